@@ -353,6 +353,13 @@ def test_an_eye_with_two_kinds_of_disease_has_both(hospital, tmp_path):
     assert [one[CONCEPTS["GRADE"]] for one in each] == [["normal"], ["vid"], ["DME"]]
 
 
+@pytest.mark.parametrize(
+    ("chance", "words"), [(0.0, "below 0.01"), (0.004, "below 0.01"), (0.5, "0.50"), (0.9999, "above 0.99")]
+)
+def test_no_chance_on_a_page_is_certain(chance, words):
+    assert page_of.chance_words(chance) == words
+
+
 def test_no_line_of_a_page_leaves_the_paper_whatever_the_reasons(hospital, tmp_path, monkeypatch):
     why = get_args(ReferralReason)  # all that the pictures of an eye may have together
     path = write_dicom(tmp_path / "IM1", decode_image(hospital.images / hospital.files[0]), "MRN0001", "R")

@@ -235,5 +235,12 @@ def test_numbers_follow_the_language_and_one_has_a_form_of_its_own():
     german, english = Phrases("de"), Phrases()
     assert (german.number(0.1234, 3), english.number(0.1234, 3)) == ("0,123", "0.123")
     assert (german.percent(0.055), english.percent(1.0)) == ("5,5 %", "100 %")
+    assert [english.percent(share) for share in (0.0, 0.0002, 0.0033, 0.9967, 0.9998)] == [
+        "0 %",
+        "< 0.1 %",
+        "0.3 %",
+        "99.7 %",
+        "> 99.9 %",
+    ]
     assert english("summary.photographs", 1) == "1 photograph"
     assert english("summary.photographs", 2) == "2 photographs"

@@ -89,7 +89,7 @@ def _pdf(answer: EyeAnswer, model: AnsweringModel) -> bytes:
     lines = [line for one in answer.summary(model) for line in wrap(one, _LINE)]
     chance = answer.chance(model.scheme)
     if chance is not None:
-        lines.append(f"Chance of referable disease: {chance:.2f} (largest of its pictures).")
+        lines.append(f"Chance of referable disease: {chance_words(chance)} (largest of its pictures).")
     figure.text(0.08, 0.895, "\n".join(lines), size=12, va="top", linespacing=1.5)
     for at, one in enumerate(answer.pictures[:_SHOWN]):
         left, top = (0.08, 0.54)[at % 2], 0.78 - 0.21 * (at // 2)
@@ -107,6 +107,11 @@ def _pdf(answer: EyeAnswer, model: AnsweringModel) -> bytes:
     held = BytesIO()
     figure.savefig(held, format="pdf", metadata={"CreationDate": None, "Title": _TITLE})
     return held.getvalue()
+
+
+def chance_words(chance: float) -> str:
+    """A chance with two places; never 0 or 1, since no answer is certain."""
+    return "below 0.01" if chance < 0.005 else "above 0.99" if chance > 0.99 else f"{chance:.2f}"
 
 
 def _drawn(text: str) -> str:

@@ -70,8 +70,12 @@ class Phrases:
         return f"{value:.{places}f}".replace(".", self._phrases["decimal"])
 
     def percent(self, share: float) -> str:
-        """A share in whole per cent, or with one place near the ends, where it matters most."""
+        """A share in whole per cent, or with one place near the ends, where it matters most; 0 and 100 are exact."""
         value = 100 * share
+        if 0 < value < 0.05:
+            return self("percent", value=f"< {self.number(0.1, 1)}")
+        if 99.95 <= value < 100:
+            return self("percent", value=f"> {self.number(99.9, 1)}")
         return self("percent", value=self.number(value, int(0 < value < 10 or 90 < value < 100)))
 
     def share(self, share: dict[str, Any]) -> str:

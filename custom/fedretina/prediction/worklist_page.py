@@ -166,7 +166,7 @@ def summary_words(patients: Sequence[Patient], say: Phrases) -> list[str]:
     referred = [patient for patient in patients if patient.referral.refer]
     whys = [why for patient in referred for why in patient.referral.reasons]
     because = ", ".join(f"{whys.count(why)} {say.reason(why)}" for why in dict.fromkeys(sorted(whys)))
-    share = say("percent", value=f"{100 * len(referred) / max(1, len(patients)):.0f}")
+    share = say.percent(len(referred) / max(1, len(patients)))
     return [
         f"{say('summary.photographs', photographs)} {say('summary.patients', len(patients))}",
         say("summary.refer", k=len(referred), share=share) + (say("summary.why", whys=because) if whys else "."),
