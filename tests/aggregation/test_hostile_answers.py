@@ -6,7 +6,7 @@ import torch
 from fedretina.aggregation import admission
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import RefusedError
-from fedretina.exchange.partition import CONTROL, GRAM, VARIANCE
+from fedretina.exchange.partition import CONTROL, GRAM, VARIANCES
 from fedretina.exchange.payload import Payload
 
 ONE_ROUND = [{"name": "train", "rounds": 1}]
@@ -61,17 +61,34 @@ def test_images_held_back_where_a_label_free_phase_weighs_by_them(tiny, tmp_path
     assert list(record["refused"]) == ["b"]
 
 
+def turned_variances(key, tensor):
+    return -tensor if key.endswith(VARIANCES) else tensor
+
+
 @pytest.mark.attack(
     "a hostile site",
-    "a negative running variance",
+    "a negative variance of activations",
     "refused by name",
 )
 def test_a_negative_variance(tiny, tmp_path):
     coordinator = Coordinator(tiny(row="fedap", phases=ONE_ROUND), "r", tmp_path)
     coordinator.begin("ab")
     assert coordinator.step.task == "prepare"
-    bad = answer(coordinator, "b", lambda key, tensor: -tensor if key.endswith(VARIANCE) else tensor)
+    bad = answer(coordinator, "b", turned_variances)
     assert refused_alone(coordinator, "negative variance", bad)["similarity"] == {"a": {"a": 1.0}}
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "a negative running variance",
+    "refused by name",
+)
+def test_a_negative_running_variance(tiny, tmp_path):
+    coordinator = Coordinator(tiny(row="fedavg", phases=ONE_ROUND), "r", tmp_path)
+    coordinator.begin("ab")
+    bad = answer(coordinator, "b", turned_variances)
+    refused_alone(coordinator, r"running_var' holds a negative variance", bad)
+    assert all(tensor.min() >= 0 for key, tensor in coordinator.down().items() if key.endswith(VARIANCES))
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,18 @@ def test_noise_covers_all_that_leaves_and_is_written_down():
     assert not torch.equal(both.tensors["encoder.w"], leaving.tensors["encoder.w"])
 
 
+@pytest.mark.parametrize("key_", ["encoder.bn.running_var", "key:encoder.bn.running_var", "statistic:bn.variance"])
+def test_noise_and_rounding_leave_no_variance_below_0(key_):
+    came = {} if key_.startswith("statistic:") else {key_: torch.full((40,), 0.99)}
+    own = Payload({key_: torch.full((40,), 1e-3), "encoder.w": torch.full((40,), 1e-3)}, {}, STAMP)
+    noised, _ = apply(own, came, noise={"kind": "gaussian", "clip": 10.0, "multiplier": 0.1})
+    assert 0 < int((noised.tensors[key_] > 0).sum()) < 40
+    assert float(noised.tensors[key_].min()) == 0
+    assert float(noised.tensors["encoder.w"].min()) < 0  # a weight is what it is
+    rounded_, _ = apply(own, came, mantissa_bits=2)  # 0.989 becomes 1
+    assert float(rounded_.tensors[key_].min()) >= 0
+
+
 def test_the_sparse_technique_is_asked_when_it_is_chosen():
     leaving, done = apply(noise={"kind": "svt", "epsilon": 0.5, "epsilon_release": 0.25, "clip": 1e-3})
     assert torch.equal(leaving.tensors["encoder.w"], RECEIVED["encoder.w"])

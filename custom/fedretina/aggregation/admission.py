@@ -23,9 +23,8 @@ from fedretina.exchange.partition import (
     GRAM,
     KEY,
     MOMENT,
-    STATISTIC,
     SUMS,
-    VARIANCE,
+    VARIANCES,
     Partition,
     largest,
     size_of,
@@ -101,7 +100,7 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
                     f"tensor {key!r} holds a value of size {size:.3g}, at most {most:g} is taken: no training that "
                     "goes well comes near it."
                 )
-        _admit_once(key, tensor)
+        _admit_roots(key, tensor)
     if partition.sums and not partition.sealed and set(partition.sums) <= set(tensors):
         _admit_sums({key.removeprefix(SUMS): tensors[key] for key in partition.sums})
 
@@ -132,12 +131,10 @@ def _admit_sums(tensors: Tensors) -> None:
             )
 
 
-def _admit_once(key: str, tensor: torch.Tensor) -> None:
-    """Check what a site says once of its activations or features, from which the server divides or draws roots."""
-    if key.startswith(STATISTIC) and key.endswith(VARIANCE) and bool((tensor < 0).any()):
-        raise RefusedError(
-            f"tensor {key!r} holds a negative variance; noise of the site's own policy can make one of a small one."
-        )
+def _admit_roots(key: str, tensor: torch.Tensor) -> None:
+    """Check that nothing is negative of which the server, or a site's BatchNorm, draws roots or by which it divides."""
+    if key.endswith(VARIANCES) and bool((tensor < 0).any()):
+        raise RefusedError(f"tensor {key!r} holds a negative variance, which no images have.")
     if key == GRAM:
         if not float(tensor[-1, -1]) >= 1:
             raise RefusedError(f"tensor {key!r} counts {float(tensor[-1, -1]):g} images, at least 1 must be behind it.")
@@ -187,7 +184,6 @@ _PARAMETERS, _STATISTICS = 0.1, 1.0
 statistics follow a site's images anew in every round, parameters are what all rounds before have learned."""
 
 
-_SQUARES = ("running_var", VARIANCE)
 _STRETCH = 2**16  # numbers that are worked on at once
 
 
@@ -344,7 +340,7 @@ def _squares(key: str, tensor: torch.Tensor) -> float:
 def _even(key: str, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor in float64, squares and sums over images by their roots."""
     value = tensor.to(torch.float64)
-    if key.endswith(_SQUARES) or key in (GRAM, MOMENT) or key.startswith(SUMS):
+    if key.endswith(VARIANCES) or key in (GRAM, MOMENT) or key.startswith(SUMS):
         return value.abs().sqrt().copysign(value)
     return value
 

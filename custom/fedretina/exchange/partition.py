@@ -31,6 +31,8 @@ KEY = "key:"
 """Prefix of what travels of a key network, beside the encoder and projector that it follows."""
 STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
 """Prefix and endings of what a site says of its activations."""
+VARIANCES = ("running_var", VARIANCE)
+"""Endings of the keys of variances: BatchNorm's running ones, and those that a site says of its activations."""
 GRAM, MOMENT = "calibration:gram", "calibration:moment"
 """What a site says of its features once, for temperatures per image."""
 SUMS = "sums:"
@@ -428,7 +430,7 @@ def largest(key: str, kind: Kind) -> float:
     over images, so 1e18. All of them are so far below the largest float32, 3.4e38, that what the server adds up over a
     run's rounds stays below it too.
     """
-    return _SQUARE if key.endswith("running_var") else _LARGEST.get(kind, _PARAMETER)
+    return _SQUARE if key.endswith(VARIANCES) else _LARGEST.get(kind, _PARAMETER)
 
 
 def size_of(tensor: torch.Tensor) -> float:

@@ -10,7 +10,7 @@ import torch
 
 from fedretina.errors import RefusedError, SettingsError
 from fedretina.exchange.noise import cost, gaussian, noise_source, spent
-from fedretina.exchange.partition import SUMS
+from fedretina.exchange.partition import SUMS, VARIANCES
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.settings.codec import CodecSettings, EncodingSettings
 from fedretina.settings.columns import GROUP_SUMS
@@ -179,7 +179,9 @@ def _changed(
     if policy.mantissa_bits is not None:
         update = {name: rounded(tensor, policy.mantissa_bits) for name, tensor in update.items()}
         done["mantissa_bits"] = policy.mantissa_bits
-    return {name: base[name] + update[name] for name in update}, done
+    changed = {name: base[name] + update[name] for name in update}
+    # Noise or rounding can make a small variance negative, and the server takes no such update.
+    return {name: tensor.clamp(min=0) if name.endswith(VARIANCES) else tensor for name, tensor in changed.items()}, done
 
 
 def rounded(tensor: torch.Tensor, bits: int) -> torch.Tensor:
