@@ -47,19 +47,42 @@ def test_temperatures_change_no_grade_and_nothing_of_the_training(tiny, phantoms
     "read the features of few patients off the sums over a site's validation images",
     "a site whose validation has fewer patients than min_count sends no such sums",
 )
-def test_no_sums_over_few_validation_patients_leave(tiny, phantoms, tmp_path):
-    experiment = tiny(row="mdt", phases=[{"name": "train", "rounds": 1}])
+def test_no_sums_over_few_validation_patients_leave(tiny, phantoms, tmp_path, caplog):
+    experiment = tiny(row="mdt", phases=[{"name": "train", "rounds": 1}], quorum=2)
     data = {name: replace(site, min_count=1) for name, site in phantoms(experiment, "site-1", "site-2").items()}
     data["site-2"] = replace(data["site-2"], min_count=1000)
     found = run_loop(experiment, data, tmp_path, "r")
     calibrate = next(step for step in found["steps"] if step["task"] == "calibrate")
-    assert list(calibrate["scalars"]) == ["site-1"]
-    assert "fewer patients among its validation images" in calibrate["refused"]["site-2"]
-    assert "1000" not in calibrate["refused"]["site-2"]  # goes to the server; how few there are does not
+    assert calibrate["scalars"] == {"site-1": {}, "site-2": {}}  # who tells nothing has answered: the quorum is kept
+    assert calibrate["bytes_up"]["site-1"] > calibrate["bytes_up"]["site-2"] == 0
+    assert "site-2: fewer patients stand behind the validation images" in caplog.text
     biases = [final(tmp_path, "r", site)["calibrator.bias"] for site in data]
     assert torch.equal(*biases)  # it ends with the temperatures of the others
-    with pytest.raises(QuorumError, match="fewer patients among its validation images"):
-        run_loop(experiment, {"site-2": data["site-2"]}, tmp_path, "alone")
+
+
+def test_where_no_site_may_tell_the_run_ends_without_temperatures(tiny, phantoms, tmp_path):
+    experiment = tiny(row="mdt", phases=[{"name": "train", "rounds": 1}])
+    data = {name: replace(site, min_count=1000) for name, site in phantoms(experiment, "site-1").items()}
+    assert run_loop(experiment, data, tmp_path, "r")["steps"][-1]["task"] == "calibrate"
+    model = final(tmp_path, "r", "site-1")
+    assert float(model["calibrator.bias"]) == 1.0
+    assert not model["calibrator.weight"].any()
+
+
+def test_a_site_that_is_away_is_missed_by_the_quorum(tiny, phantoms, tmp_path):
+    experiment = tiny(row="mdt", phases=[{"name": "train", "rounds": 1}], quorum=2)
+    data = {name: replace(site, min_count=1000) for name, site in phantoms(experiment, "site-1", "site-2").items()}
+    coordinator = Coordinator(experiment, "r", tmp_path / "server")
+    hosts = {name: Site(experiment, data[name], tmp_path / name) for name in data}
+    while coordinator.step.task != "calibrate":
+        coordinator.begin(data)
+        for name, host in hosts.items():
+            coordinator.accept(name, host.handle(coordinator.order(name), coordinator.down()))
+        coordinator.close()
+    coordinator.begin(data)
+    coordinator.accept("site-1", hosts["site-1"].handle(coordinator.order("site-1"), coordinator.down()))
+    with pytest.raises(QuorumError, match="1 update was accepted, the quorum is 2"):
+        coordinator.close()
 
 
 @pytest.mark.parametrize("row", ["mdt", "moon_projected"])

@@ -68,6 +68,7 @@ class Coordinator:
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
         self.partition = partition_of(experiment, net, cipher is not None)
+        self._no_temperatures: Tensors = {key: net.state_dict()[key] for key in self.partition.calibrator}
         self._encoding = encoding_of(experiment, self.partition)
         self._mixer = Mixer(experiment, self.partition, cipher, self._encoding)
         self._personal = experiment.aggregation.personal
@@ -200,6 +201,8 @@ class Coordinator:
                     raise RefusedError("the site has answered this step before.")
                 step = self.step
                 names, keys, needed = self._allowed[step.task], self.partition.sent(step.task), self._mixer.needed(step)
+                if step.task == "calibrate" and not payload.tensors:
+                    keys = ()  # too few patients to tell of: like an answer to `curve` it counts, and tells nothing
                 came, ways = self._decoded(site, payload) if self._encoding is not None else (payload, {})
                 admit(came, self._stamp(), self.partition, names, keys, self.experiment.theta.largest, needed)
                 self._mixer.require(came.tensors)
@@ -281,9 +284,7 @@ class Coordinator:
             statistics = {site: answers.spool.read(site) for site in record["scalars"]}
             record["similarity"] = personal_weights(statistics, self.experiment.aggregation.rule)
         if step.task == "calibrate":
-            moments = (answers.spool.read(site) for site in record["scalars"])
-            solved = temperature_model(moments, self.experiment.calibration.ridge)
-            mixed = {key: solved[key.rpartition(".")[2]] for key in self.partition.calibrator}
+            mixed = self._temperatures(record["scalars"])
         if step.task == "finalise":
             record["chosen"] = self._lineage.base
             # Which site gained and which lost is counted while it is in memory; no file holds it by site.
@@ -318,7 +319,8 @@ class Coordinator:
             return self._model.state(site) if common is None else common
 
         with reproducible_torch(self.experiment.training):
-            found = proportions(answers.spool, answers.scalars, self.partition, self.step.task, sent)
+            told_of = [site for site in answers.scalars if answers.spool.holds(site)]
+            found = proportions(answers.spool, told_of, self.partition, self.step.task, sent)
         for site, one in found.items():
             if one.value > most:
                 answers.withdraw(site, refusal(one, most))
@@ -342,6 +344,16 @@ class Coordinator:
             self._model.state,
             lambda site, own: self._store.put_for(number, site, own),
         )
+
+    def _temperatures(self, sites: Collection[str]) -> Tensors:
+        """The calibrator from what these sites tell; 1 for every image, which changes no answer, where none may."""
+        spool = self._answers.spool
+        telling = [site for site in sites if spool.holds(site)]
+        if not telling:
+            _log.warning("%s: no site may tell of its validation images, so no temperatures are found", self.step.name)
+            return self._no_temperatures
+        solved = temperature_model((spool.read(site) for site in telling), self.experiment.calibration.ridge)
+        return {key: solved[key.rpartition(".")[2]] for key in self.partition.calibrator}
 
     @property
     def _repeated(self) -> bool:

@@ -87,6 +87,10 @@ class Spool:
                 return
         write_tensors(path, tensors, {"site": site}, durable=False)
 
+    def holds(self, site: str) -> bool:
+        """Whether a site has sent tensors."""
+        return self._path(site).exists()
+
     def read(self, site: str) -> dict[str, torch.Tensor]:
         """All tensors of one site; for small ones."""
         with self._open(site) as file:

@@ -309,10 +309,13 @@ class Site:
 
     def _calibrate(self, request: _Request) -> Reply:
         if not self._data.may_be_told("val"):
-            raise TrainingError(
-                "this site has fewer patients among its validation images than its min_count asks for, so no sums over "
-                "the features of these images leave: it has no part in the temperatures, and gets those of the others."
-            ).with_note(f"data.min_count is {self._data.min_count}.")
+            _log.warning(
+                "%s: fewer patients stand behind the validation images than data.min_count, %d, so no sums over the "
+                "features of these images leave: the site gets the temperatures of the others.",
+                self._data.name,
+                self._data.min_count,
+            )
+            return {}, {}
         return self.trainer.moments(request.tensors, self._kept(request.order, request.state).tensors), {}
 
     def _curve(self, request: _Request) -> Reply:
