@@ -345,12 +345,15 @@ class LocalTrainer:
 
     def _theta(self, online: Predictions, start: Snapshot, split: Split) -> Theta:
         settings, seen = self._experiment.theta, online
+        previous = start.record.get("theta", {}).get("value")
         asked = settings.source.split
+        if asked == "val" and not self._data.may_be_told(asked):  # theta leaves the site, like any figure of the split
+            nobody = np.empty(0)
+            return site_theta(nobody, nobody > 0, settings, previous)._replace(reason="too_few_patients")
         if asked is not None:
             seen = self._pass(split if asked == "train" else self._data.split(asked))
         answer = self._estimator.predict(seen.logits)
         wrong = np.not_equal(np.argmax(answer.probabilities, axis=1), seen.labels.numpy())
-        previous = start.record.get("theta", {}).get("value")
         uncertainty = answer.uncertainty
         if settings.reference_grades is not None:
             uncertainty = as_if_graded(uncertainty, self._data.scheme.num_classes, settings.reference_grades)

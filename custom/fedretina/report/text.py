@@ -149,6 +149,7 @@ PICTURES: Mapping[str, tuple[str, str]] = MappingProxyType(
 THETA_REASONS: Mapping[str, str] = MappingProxyType(
     {
         "youden": "measured",
+        "too_few_patients": "not measured: too few validation patients",
         "empty": "not measured: no answers",
         "not_finite": "not measured: outputs were not finite",
         "no_errors": "not measured: every answer was right",

@@ -47,6 +47,8 @@ class TrainCleanSource(ThetaSource):
 class ValidationSource(ThetaSource):
     """The validation split, the better choice once a site has learned its training split by heart.
 
+    Where fewer patients than `data.min_count` stand behind it, nothing of it leaves, and theta is the fallback.
+
     Attributes:
         name: "validation".
     """

@@ -20,6 +20,7 @@ from fedretina.settings.theta import OfficialSettings, ThetaSettings, YoudenSett
 
 Reason = Literal[
     "youden",
+    "too_few_patients",
     "empty",
     "not_finite",
     "no_errors",
