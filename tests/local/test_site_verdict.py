@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from fedretina import storage
+from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.results import results_table
 from fedretina.cli import main
 from fedretina.errors import DataError, SettingsError, TrainingError
@@ -239,6 +240,30 @@ def test_the_twin_is_the_run_of_a_site_alone_to_the_bit(row, tiny, phantoms, tmp
         assert set(found["test"]["models"]) == {FEDERATED, OWN, TWIN, "majority"}
         figures = storage.read_json(tmp_path / f"alone-{site}" / site / "final" / "figures.json")["test"]
         assert found["test"]["models"][TWIN]["accuracy"] == figures["accuracy"]["value"]
+
+
+def test_an_order_makes_up_for_no_more_than_a_round_of_the_twin(tiny, phantoms, tmp_path):
+    experiment = tiny(verdict="twin", phases=[{"name": "train", "rounds": 4}])
+    data = phantoms(experiment, "site-1", "site-2")
+    coordinator = Coordinator(experiment, "r", tmp_path / "r" / "server")
+    hosts = {name: Site(experiment, data[name], tmp_path / "r" / name) for name in data}
+    path, done = tmp_path / "r" / "site-2" / "twin" / "twin.json", []
+    while coordinator.done < len(coordinator.plan):
+        there = ["site-1"] if coordinator.step.name in ("train-0000", "train-0001") else list(data)
+        coordinator.begin(there)
+        for name in there:
+            order, down = coordinator.order(name), coordinator.down(name)
+            coordinator.accept(name, hosts[name].handle(order, down))
+        done.append(len(storage.read_json(path)["steps"]) if path.exists() else 0)
+        coordinator.close()
+    assert done == [0, 0, 1, 2, 2, 6]  # four rounds, a validation and an end
+    run_loop(twin_settings(experiment), {"site-2": data["site-2"]}, tmp_path, "alone")
+    late, alone = (
+        storage.read_tensors(folder / "final" / "model.safetensors")[0]
+        for folder in (path.parent, tmp_path / "alone" / "site-2")
+    )
+    assert late.keys() == alone.keys()
+    assert all(torch.equal(late[key], alone[key]) for key in alone)
 
 
 @pytest.mark.slow

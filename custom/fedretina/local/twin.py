@@ -1,10 +1,10 @@
 """A site's twin of a run: the same row, rounds and epochs on the site's own data, with nothing exchanged.
 
-It goes along with the federation, a round at home for each round of the run, so that its cost is spread over the rounds
-and no order takes longer than twice its time; what is left, of rounds that the site missed or of the choice of a round,
-is done when the run ends. It is a run of its own in a folder of its own, driven through the very same orders: a round
-that was staged and not noted is trained again from its predecessor, with the same bits. What becomes of the
-federation's rounds (refused, repeated, gone back before) does not touch it.
+It goes along with the federation, a round at home for each round in which the site takes part, so that its cost is
+spread over the rounds and no order of training takes longer than twice its time; what is left, of rounds that the site
+missed or of the choice of a round, is done when the run ends. It is a run of its own in a folder of its own, driven
+through the very same orders: a round that was staged and not noted is trained again from its predecessor, with the same
+bits. What becomes of the federation's rounds (refused, repeated, gone back before) does not touch it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ class Twin:
         return len(self._records) == len(self._plan)
 
     def follow(self, step: Step, stop: Callable[[], bool]) -> None:
-        """Do all rounds up to the one that the federation does.
+        """Do a round, unless the twin is as far as the federation: one alone, however many the site has missed.
+
+        An order that made up for all of them could take longer than the server waits, and the site would miss this
+        round of the federation, too.
 
         Args:
             step: The federation's step.
@@ -126,7 +129,7 @@ class Twin:
         """
         same = self._plan.find(step.phase, step.round)
         if same is not None:
-            self._advance(same.number + 1, stop)
+            self._advance(min(same.number, len(self._records)) + 1, stop)
 
     def end(self, stop: Callable[[], bool]) -> None:
         """Do all that is left.
