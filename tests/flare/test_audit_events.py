@@ -22,7 +22,6 @@ from nvflare.private.fed.server.client_manager import ClientManager
 from nvflare.private.fed.server.fed_server import FederatedServer
 
 from fedretina.flare.audit_events import AuditEvents
-from fedretina.flare.job_door import JobDeployer
 from fedretina.flare.one_machine import OneMachine
 from fedretina.kit.audit import AUDIT, AuditLog
 
@@ -236,16 +235,6 @@ def test_flare_has_the_names_that_the_log_takes():
     assert callable(SessionManager.create_session)
     assert ClientManager("project", 1, 10).name_to_clients == {}
     assert issubclass(AuditEvents, FLComponent)
-
-
-def test_a_job_that_the_site_refuses_or_takes(workspace, tmp_path, monkeypatch):
-    meta = {JobMetaKey.JOB_NAME.value: "spring", JobMetaKey.SUBMITTER_NAME.value: LEAD}
-    for said in ("", "the job brings code"):
-        monkeypatch.setattr(JobDeployer, "_deploy", lambda *_, said=said: said)
-        deployer = JobDeployer.__new__(JobDeployer)
-        assert deployer.deploy(workspace, "7", meta, "app", b"", FLContext()) == said
-    who = {"job": "7", "name": "spring", "submitter": LEAD}
-    assert written(tmp_path) == [("job taken", who), ("job refused", {**who, "why": "the job brings code"})]
 
 
 def test_a_second_machine_is_a_refused_sign_in(tmp_path):

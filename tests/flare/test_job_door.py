@@ -10,7 +10,6 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeJobError
 
-from fedretina.exchange.ledger import REFUSALS, Ledger
 from fedretina.flare.whitelist_filter import WhitelistFilter, require_known_filters
 from fedretina.kit.job_folder import FILES, LARGEST, refusal
 
@@ -96,7 +95,7 @@ open(folder + "/secret.json", "w").write('{"word": "planted"}')
 open(folder + "/config_fed_client.conf", "w").write('include file("' + folder + '/secret.json")')
 open(folder + "/config_fed_server.yml", "w").write('word: ${oc.env:HOME}')
 print("before", ConfigFactory.load_config("config_fed_client.json", [folder]).to_dict())
-deployer = job_door.JobDeployer()
+job_door.JobDeployer()
 job_door.JobDeployer()
 for name in ("config_fed_client.json", "config_fed_server.json"):
     try:
@@ -120,14 +119,10 @@ for extra in ((), ("j/notes.txt",), ("other/app/config/x",), ("j/.__nvfl_sig.jso
             archive.writestr(name, "x")
     print("submitted", extra, JobMetaValidator().validate("j", held.getvalue())[:2])
 print("meta", JobMetaValidator().validate("j", data.getvalue()))
-from types import SimpleNamespace
-print("deployed", deployer.deploy(SimpleNamespace(get_root_dir=lambda: folder), "j", {}, "app", b"no zip", None))
-nowhere = SimpleNamespace(get_root_dir=lambda: folder + "/secret.json")
-with zipfile.ZipFile(data := io.BytesIO(), "w") as archive:
-    archive.writestr("config/more.json", "{}")
-print("unwritten", deployer.deploy(nowhere, "j", {}, "app", data.getvalue(), None))
 for entry in ClientRequestProcessors.request_processors:
     for topic in entry.get_topics():
+        if topic.endswith("deploy"):
+            print("before a job", type(entry).__name__)
         if topic.endswith(("shell", "report_env", "show_errors")):
             print("asked", entry.process(Message(topic, "cat " + folder + "/secret.json"), None).body)
 print("in jobs", sorted(type(entry).__name__ for entry in AdminCommands.commands))
@@ -145,10 +140,7 @@ def test_a_process_that_holds_the_door_reads_json_alone_and_gives_no_file_away(t
     assert [line.endswith("(True, '')") for line in taken] == [True, False, False, True], taken
     assert "and nothing else, but this one has notes.txt: leave it out." in taken[1]
     assert any(line.startswith("meta (False, 'this federation reads configuration in JSON") for line in lines)
-    assert "deployed the site could not take the app: its own log says why." in lines
-    refusals = Ledger(tmp_path / REFUSALS).lines()
-    assert [line["words"] for line in refusals] == ["the site could not take the app: its own log says why."]
-    assert "unwritten the site could not take the app: its own log says why." in lines  # and not the job's file
+    assert "before a job DeployCommand" in lines
     assert lines.count("asked this site does not answer that: it tells nothing of its files, logs and machine.") == 3
     assert lines[-1] == "in jobs ['AbortCommand', 'AbortTaskCommand', 'ByeCommand', 'CheckStatusCommand']"
     assert "planted" not in "".join(lines[1:])

@@ -5,9 +5,10 @@ parent of a site or server and each process of a job, before that process reads 
 the process no format but JSON. That is why it happens in the constructor: an event would come later, or, in a job's
 process, not at all.
 
-At a site FLARE asks the component `app_deployer` to deploy an app, so ours looks at the bytes before a file is written
-and decides which words go back. At the server FLARE deploys with its own class; there it asks the `app_validator`,
-after its own, which by then reads JSON alone.
+At a site the component `app_deployer` is built before the process connects. Ours puts a command of our own before
+FLARE's that brings an app: it looks at the bytes before a file is written and decides which words go back. At the
+server FLARE deploys with its own class; there it asks the `app_validator`, after its own, which by then reads JSON
+alone.
 """
 
 from __future__ import annotations
@@ -19,27 +20,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nvflare.apis.app_deployer_spec import AppDeployerSpec
 from nvflare.apis.app_validation import AppValidator
-from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
-from nvflare.apis.workspace import Workspace
 from nvflare.fuel.utils.config import Config, ConfigFormat, ConfigLoader
 from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.private.admin_defs import Message, MsgHeader, ReturnCode, error_reply
+from nvflare.private.defs import ERROR_MSG_PREFIX, RequestHeader
+from nvflare.private.fed.client.training_cmds import DeployProcessor
 from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from fedretina.errors import StateError
 from fedretina.exchange.ledger import REFUSALS, Ledger
-from fedretina.flare.site_commands import answer_only_for_jobs
+from fedretina.flare.site_commands import SiteCommand, answer_only_for_jobs
 from fedretina.kit.audit import AuditLog
-from fedretina.kit.job_folder import LARGEST, META, SIGNATURES, head_of, refusal
+from fedretina.kit.job_folder import FILES, LARGEST, META, SIGNATURES, head_of, refusal
 from fedretina.told import one_line
 
 _log = logging.getLogger(__name__)
 _ONLY_JSON = "this federation reads configuration in JSON and no other format: send what `fedretina job export` writes."
-_UNSAID = "the site could not take the app: its own log says why."
-_MANY = 100  # entries of an app; a good one has nine
+_MANY = 100  # files and folders of an app, each folder counted for each entry in it; a good one has twelve
 
 
 class NoLoader(ConfigLoader):
@@ -119,71 +119,68 @@ def _beside_apps(job_name: str, job_data: bytes | str, meta: Mapping[str, Any]) 
     return None
 
 
-class JobDeployer(AppDeployerSpec):
-    """Deploys a job's app at a site: refuses what no job of this package holds, before FLARE looks at it.
+class DeployCommand(SiteCommand):
+    """Stands before FLARE's command that brings a site a job's app: refuses what no job of this package holds.
 
-    What it answers goes to the server and to everyone who may look at jobs. A sentence of FLARE's goes on where it is
+    FLARE unpacks the bytes before it checks their signature and asks the deployer, so they are looked at here first.
+    What is answered goes to the server and to everyone who may look at jobs. A sentence of FLARE's goes on where it is
     known to hold nothing but the job's own words; any other, and every exception, stays in the site's own log.
     """
+
+    failed = "the site could not take the app: its own log says why."
+
+    def process(self, req: Message, app_ctx: Any) -> Message:
+        """Deploy the app, or say why not; a refusal stands in the kit's ledger before it leaves."""
+        reply = super().process(req, app_ctx)
+        kit, why = Path(app_ctx.args.workspace), _why(reply)
+        job = one_line(str(req.get_header(RequestHeader.JOB_ID)), 100)
+        _note(kit, job, req.get_header(RequestHeader.JOB_META), why)
+        if not why:
+            return reply
+        _log.warning("job %s is refused: %s", job, why)
+        try:
+            Ledger(kit / REFUSALS).note_refusal(job, why)
+        except StateError:
+            _log.warning("job %s: its refusal could not be written down", job, exc_info=True)
+            return error_reply(self.failed)
+        return reply
+
+    def ask_flare(self, req: Message, app_ctx: Any) -> Message:
+        """Look at the bytes, and have FLARE deploy them where nothing is wrong with them."""
+        fault = _refusal_of_zip(req.body)
+        if fault:
+            return error_reply(f"{ERROR_MSG_PREFIX}: {fault}")
+        reply = super().ask_flare(req, app_ctx)
+        why = _why(reply)
+        if why and why not in _flares_own(req):
+            _log.warning("what FLARE said of it stays here: %s", why)
+            return error_reply(f"{ERROR_MSG_PREFIX}: {self.failed}")
+        return reply
+
+
+class JobDeployer(AppDeployer):
+    """FLARE's deployer of a site; building it puts our commands in the place of FLARE's, `DeployCommand` among them."""
 
     def __init__(self) -> None:
         super().__init__()
         read_json_only()
-        answer_only_for_jobs()
-        self._flares = AppDeployer()
-
-    def deploy(
-        self,
-        workspace: Workspace,
-        job_id: str,
-        job_meta: dict[str, Any],
-        app_name: str,
-        app_data: bytes,
-        fl_ctx: FLContext,
-    ) -> str:
-        """Deploy the app; return why not, or an empty sentence. What is returned stands in the site's ledger before."""
-        said = self._deploy(workspace, job_id, job_meta, app_name, app_data, fl_ctx)
-        kit = Path(workspace.get_root_dir())
-        _note(kit, job_id, job_meta, said)
-        if not said:
-            return ""
-        try:
-            Ledger(kit / REFUSALS).note_refusal(job_id, said)
-        except StateError:
-            _log.warning("job %s: its refusal could not be written down", job_id, exc_info=True)
-            return _UNSAID
-        return said
-
-    def _deploy(
-        self,
-        workspace: Workspace,
-        job_id: str,
-        job_meta: dict[str, Any],
-        app_name: str,
-        app_data: bytes,
-        fl_ctx: FLContext,
-    ) -> str:
-        try:
-            fault = _refusal_of_zip(app_data)
-            if fault:
-                _log.warning("job %s is refused: %s", job_id, fault)
-                return fault
-            said = self._flares.deploy(workspace, job_id, job_meta, app_name, app_data, fl_ctx)
-        except Exception:  # noqa: BLE001 - FLARE would send its words, which may name folders of this machine
-            _log.warning("job %s was not deployed", job_id, exc_info=True)
-            return _UNSAID
-        if not said or said in _flares_own(app_name, job_meta):
-            return said or ""
-        _log.warning("job %s was not deployed: %s", job_id, said)
-        return _UNSAID
+        answer_only_for_jobs({DeployProcessor.__name__: DeployCommand})
 
 
-def _note(kit: Path, job_id: str, job_meta: Mapping[str, Any], why: str) -> None:
+def _why(reply: Message) -> str:
+    """The sentence of a refusal; empty where the app was deployed."""
+    if reply.get_header(MsgHeader.RETURN_CODE) == ReturnCode.OK:
+        return ""
+    return str(reply.body).removeprefix(f"{ERROR_MSG_PREFIX}: ")
+
+
+def _note(kit: Path, job: str, meta: object, why: str) -> None:
     """Write into the kit's audit log that a job was taken or refused; one that cannot be written is a warning."""
     named = (("name", JobMetaKey.JOB_NAME), ("submitter", JobMetaKey.SUBMITTER_NAME))
-    fields = {name: str(job_meta[key.value]) for name, key in named if job_meta.get(key.value)}
+    said = meta if isinstance(meta, Mapping) else {}
+    fields = {name: str(said[key.value]) for name, key in named if said.get(key.value)}
     try:
-        AuditLog(kit).note("job refused" if why else "job taken", job=job_id, **fields, **({"why": why} if why else {}))
+        AuditLog(kit).note("job refused" if why else "job taken", job=job, **fields, **({"why": why} if why else {}))
     except StateError as error:
         _log.warning("%s", error)
 
@@ -204,27 +201,39 @@ class JobValidator(AppValidator):
 
 
 def _refusal_of_zip(content: bytes) -> str | None:
+    """Say why the bytes of an app are not unpacked; None where they may be.
+
+    No more of them is unpacked for it, into memory, than a good app holds.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-        if len(entries) > _MANY:
-            return f"the job holds {len(entries)} files: send what `fedretina job export` writes."
+        entries = archive.infolist()
+        if sum(entry.filename.count("/") + 1 for entry in entries) > _MANY:
+            return f"the job holds more than {_MANY} files and folders: send what `fedretina job export` writes."
         if len({entry.filename for entry in entries}) < len(entries):
             return "the job holds a file twice: send what `fedretina job export` writes."
-        files = {}
-        for entry in entries:
-            with archive.open(entry) as handle:
-                files[entry.filename] = handle.read(LARGEST + 1)
+        # Python unpacks a piece of any other kind whole, however large it becomes.
+        if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+            return "the job is packed otherwise than FLARE packs jobs: send what `fedretina job export` writes."
+        files = dict.fromkeys((entry.filename for entry in entries if not entry.is_dir()), b"")
+        for name in files.keys() & FILES:
+            with archive.open(name) as handle:
+                files[name] = handle.read(LARGEST + 1)
     return refusal(files)
 
 
-def _flares_own(app_name: str, job_meta: Mapping[str, Any]) -> frozenset[str]:
+def _flares_own(req: Message) -> frozenset[str]:
     """FLARE's sentences that hold only what the server itself sent."""
+    app, meta = req.get_header(RequestHeader.APP_NAME), req.get_header(RequestHeader.JOB_META)
+    scope = meta.get(JobMetaKey.SCOPE, "") if isinstance(meta, Mapping) else ""
     return frozenset(
         {
             "BYOC not permitted",
             "not authorized",
-            f"app {app_name} does not pass signature verification",
-            f"app {app_name}: signature verified but no signer identity could be extracted",
-            f"privacy scope '{job_meta.get(JobMetaKey.SCOPE, '')}' is not allowed",
+            "missing job meta",
+            "unsigned job rejected - signed deploy is required",
+            f"failed to stage app {app}",
+            f"app {app} does not pass signature verification",
+            f"app {app}: signature verified but no signer identity could be extracted",
+            f"privacy scope '{scope}' is not allowed",
         }
     )

@@ -9,6 +9,7 @@ answer holds neither an exception's words nor a folder's name. They are done for
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -42,7 +43,6 @@ ANSWERED_IN_JOBS = frozenset({"AbortCommand", "AbortTaskCommand", "ByeCommand", 
 """The same for a job's process: none that gives out the errors and figures that FLARE gathers there."""
 _REFUSED = "this site does not answer that: it tells nothing of its files, logs and machine."
 _NO_JOB = "this names no job of FLARE's, and the site does nothing."
-_FAILED = "the site could not do this: its own log says why."
 # FLARE's own answers of these name the folder that was deleted, or the exception.
 _OWN_WORDS = {TrainingTopic.DELETE_RUN: "OK"}
 
@@ -52,7 +52,12 @@ class SiteCommand(RequestProcessor):
 
     Args:
         flares: What FLARE would answer with.
+
+    Attributes:
+        failed: What is said in place of an exception's words.
     """
+
+    failed = "the site could not do this: its own log says why."
 
     def __init__(self, flares: RequestProcessor) -> None:
         super().__init__()
@@ -72,16 +77,20 @@ class SiteCommand(RequestProcessor):
             _log.warning("%s of the server names no job, and nothing is done", req.topic)
             return error_reply(_NO_JOB)
         try:
-            reply = self._flares.process(req, app_ctx)
+            reply = self.ask_flare(req, app_ctx)
         except Exception:  # noqa: BLE001 - its words may name folders of this machine
             _log.warning("%s failed", req.topic, exc_info=True)
-            return error_reply(_FAILED)
+            return error_reply(self.failed)
         if req.topic in _OWN_WORDS and reply is not None:
             reply.body = _OWN_WORDS[req.topic]
         elif req.topic == TrainingTopic.START_JOB and str(reply.body).startswith(ERROR_MSG_PREFIX):
             _log.warning("%s failed: %s", req.topic, reply.body)
-            reply.body = f"{ERROR_MSG_PREFIX}: {_FAILED}"
+            reply.body = f"{ERROR_MSG_PREFIX}: {self.failed}"
         return reply
+
+    def ask_flare(self, req: Message, app_ctx: Any) -> Message:
+        """Have FLARE do what is asked; its exceptions, and those of a class that looks first, never leave."""
+        return self._flares.process(req, app_ctx)
 
 
 def _may_be_a_job(name: object) -> bool:
@@ -96,11 +105,17 @@ def _may_be_a_job(name: object) -> bool:
         return False
 
 
-def answer_only_for_jobs() -> None:
+def answer_only_for_jobs(before: Mapping[str, type[SiteCommand]]) -> None:
     """Leave this process the commands that jobs need, each behind a `SiteCommand`; a second call changes nothing.
 
     FLARE hands the lists themselves on before a process connects, so they are changed in place.
+
+    Args:
+        before: What stands before a command of FLARE's, by the name of FLARE's class; `SiteCommand` before the others.
     """
     found = ClientRequestProcessors.request_processors
-    found[:] = [entry if isinstance(entry, SiteCommand) else SiteCommand(entry) for entry in found]
+    found[:] = [
+        entry if isinstance(entry, SiteCommand) else before.get(type(entry).__name__, SiteCommand)(entry)
+        for entry in found
+    ]
     AdminCommands.commands[:] = [entry for entry in AdminCommands.commands if type(entry).__name__ in ANSWERED_IN_JOBS]
