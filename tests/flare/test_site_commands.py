@@ -5,10 +5,12 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.private.admin_defs import Message
 from nvflare.private.defs import RequestHeader, TrainingTopic
 from nvflare.private.fed.client.client_engine import ClientEngine
 from nvflare.private.fed.client.client_engine_internal_spec import ClientEngineInternalSpec
+from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
 from fedretina.flare.site_commands import SiteCommand
@@ -62,3 +64,27 @@ def test_flare_alone_would_delete_the_state_of_all_runs_and_a_job_still_is(kit):
     assert not (folder / job).exists()
     delete(DeleteRunNumberProcessor(), kit, "fedretina_runs")
     assert not (folder / "fedretina_runs").exists()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """A call that has a site start a job by an id and a meta, and gives back what the site says."""
+    monkeypatch.setattr(StartJobProcessor, "process", lambda self, req, app_ctx: Message("", "OK"))
+
+    def start(job, meta):
+        order = Message(TrainingTopic.START_JOB, {})
+        order.set_header(RequestHeader.JOB_ID, job)
+        order.set_header(RequestHeader.JOB_META, meta)
+        return SiteCommand(StartJobProcessor()).process(order, None).body
+
+    return start
+
+
+@pytest.mark.parametrize("named", ["../startup", "", None, "5f1c47cf-ab2b-4d87-8a63-1cf3fc1217f8"])
+def test_a_job_whose_meta_names_another_is_not_started(started, named):
+    assert "names no job" in started(str(uuid4()), {JobMetaKey.JOB_ID.value: named})
+
+
+def test_a_job_whose_meta_names_it_or_none_is_started(started):
+    job = str(uuid4())
+    assert [started(job, meta) for meta in ({JobMetaKey.JOB_ID.value: job}, {}, None)] == ["OK"] * 3

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.private.admin_defs import Message, error_reply
 from nvflare.private.defs import ERROR_MSG_PREFIX, RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import RequestProcessor
@@ -73,8 +74,9 @@ class SiteCommand(RequestProcessor):
         if not self._answered:
             _log.warning("the server asked for %s, which this site does not answer", req.topic)
             return error_reply(_REFUSED)
-        if not _may_be_a_job(req.get_header(RequestHeader.JOB_ID)):
-            _log.warning("%s of the server names no job, and nothing is done", req.topic)
+        job = req.get_header(RequestHeader.JOB_ID)
+        if not _may_be_a_job(job) or not _is_of(req.get_header(RequestHeader.JOB_META), job):
+            _log.warning("%s of the server names no job, or two, and nothing is done", req.topic)
             return error_reply(_NO_JOB)
         try:
             reply = self.ask_flare(req, app_ctx)
@@ -103,6 +105,11 @@ def _may_be_a_job(name: object) -> bool:
         return name is None or str(UUID(str(name))) == name
     except ValueError:
         return False
+
+
+def _is_of(meta: object, job: object) -> bool:
+    """Whether a job's meta, which names the job once more, names no other: FLARE's launcher takes that name."""
+    return not isinstance(meta, Mapping) or meta.get(JobMetaKey.JOB_ID.value, job) == job
 
 
 def answer_only_for_jobs(before: Mapping[str, type[SiteCommand]]) -> None:
