@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -480,3 +481,42 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def held_lines(path: Path, mode: int = 0o666) -> Iterator[tuple[FileIO, bytes]]:
+    """Hold a file of lines that is only appended to, for one process at a time; make it where there is none.
+
+    What a power cut or a full disk left unfinished behind the last whole line goes.
+
+    Args:
+        path: The file.
+        mode: Its rights where it is made, less the process's umask.
+
+    Yields:
+        The file, unbuffered, for `append_line`, and its whole lines without the last line's end; no bytes of an empty
+        file.
+
+    Raises:
+        OSError: The file or its folder cannot be made, read or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+    with os.fdopen(descriptor, "a+b", buffering=0) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        handle.seek(0)
+        whole, _, rest = handle.read().rpartition(b"\n")
+        if rest:
+            handle.truncate(len(whole) + 1 if whole else 0)
+        yield handle, whole
+
+
+def append_line(handle: FileIO, line: bytes) -> None:
+    """Append a line, without its end, to a file of `held_lines`; it is on the disk when this returns.
+
+    Raises:
+        OSError: It cannot be written whole.
+    """
+    if handle.write(line + b"\n") != len(line) + 1:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(handle.fileno())

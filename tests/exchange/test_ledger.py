@@ -1,7 +1,9 @@
 """The ledger: a line for all that leaves, whole lines only."""
 
+import fcntl
 import json
 import os
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -63,6 +65,25 @@ def test_a_line_that_was_cut_off_is_no_line_and_does_not_spoil_the_next(tmp_path
     assert ledger.lines() == []
     ledger.note(PAYLOAD, PARTS)
     assert [json.loads(line) for line in path.read_text().splitlines()] == ledger.lines()
+
+
+def test_a_line_of_another_process_is_not_cut_off_with_what_was_unfinished(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).note_refusal("1", "one")
+    theirs = path.read_text().replace("one", "theirs")
+    with open(path, "a") as handle:  # another process, which found half a line
+        handle.write('{"run": "r", "pha')
+        handle.flush()
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        writing = threading.Thread(target=Ledger(path).note_refusal, args=("2", "ours"), daemon=True)
+        writing.start()
+        writing.join(0.5)
+        waited = writing.is_alive()
+        handle.truncate(path.read_text().rindex("\n") + 1)
+        handle.write(theirs)
+    writing.join()
+    assert waited
+    assert [line["words"] for line in Ledger(path).lines()] == ["one", "theirs", "ours"]
 
 
 def test_a_damaged_ledger_is_not_passed_over(tmp_path):

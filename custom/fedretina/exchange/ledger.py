@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import StateError
-from fedretina.storage import sync
+from fedretina.storage import append_line, held_lines, sync
 from fedretina.told import one_line
 
 if TYPE_CHECKING:  # a site's lasting process notes refusals, and is to stay without torch
@@ -116,23 +115,13 @@ class Ledger:
 
     def _append(self, line: Mapping[str, Any]) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            new = not self._path.exists()
-            self._cut_unfinished()
-            with open(self._path, "a", encoding="utf-8") as handle:
-                handle.write(json.dumps({"time": datetime.now(UTC).isoformat(timespec="seconds"), **line}) + "\n")
-                handle.flush()
-                os.fsync(handle.fileno())
-            if new:
-                sync(self._path.parent)
+            with held_lines(self._path) as (handle, before):  # a service and a command may both write
+                told = {"time": datetime.now(UTC).isoformat(timespec="seconds"), **line}
+                append_line(handle, json.dumps(told).encode())
+                if not before:
+                    sync(self._path.parent)
         except OSError as error:
             raise StateError(f"{self._path} cannot be written ({error}), so nothing leaves: make room.") from error
-
-    def _cut_unfinished(self) -> None:
-        if self._path.exists():
-            whole, _, rest = self._path.read_bytes().rpartition(b"\n")
-            if rest:
-                os.truncate(self._path, len(whole) + 1 if whole else 0)
 
     def lines(self) -> list[dict[str, Any]]:
         """Read the ledger; an empty list when nothing has left.

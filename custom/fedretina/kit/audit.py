@@ -8,20 +8,16 @@ against that helps only a digest that was noted elsewhere, and `verify` takes on
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.errors import StateError
-from fedretina.storage import read_json, write_json
+from fedretina.storage import append_line, held_lines, read_json, write_json
 from fedretina.told import one_line
 
 AUDIT = "audit.jsonl"
@@ -74,16 +70,14 @@ class AuditLog:
             raise ValueError(f"a line of the audit log has a {min(taken)!r} of its own: name the field otherwise.")
         said = {name: one_line(value, _LONGEST) if isinstance(value, str) else value for name, value in fields.items()}
         try:
-            with self._held() as handle:
-                number, previous = _last(handle)
+            with held_lines(self._path, 0o600) as (handle, whole):
+                number, previous = _last(whole)
                 when = datetime.now(UTC).isoformat(timespec="seconds")
                 line = {"number": number + 1, "time": when, "event": event, **said, "previous": previous}
                 data = json.dumps(line).encode()
                 head, start = {"number": number + 1, "digest": _digest(data)}, handle.seek(0, os.SEEK_END)
                 try:
-                    if handle.write(data + b"\n") != len(data) + 1:
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    os.fsync(handle.fileno())
+                    append_line(handle, data)
                     write_json(self._head, head)
                 except (OSError, StateError):
                     # Both files name the same last event, or `verify` would take the next ones for another's. The head
@@ -158,22 +152,9 @@ class AuditLog:
             return [f"events {last + 1} to {number} were added by another hand."]
         return []
 
-    @contextmanager
-    def _held(self) -> Iterator[FileIO]:
-        """The file, open for reading and appending, for one process at a time; nothing of it waits in the memory."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "a+b", buffering=0) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield handle
 
-
-def _last(handle: FileIO) -> tuple[int, str]:
-    """Number and digest of the last whole line; what a power cut left unfinished behind it goes."""
-    handle.seek(0)
-    whole, _, rest = handle.read().rpartition(b"\n")
-    if rest:
-        os.truncate(handle.fileno(), len(whole) + 1 if whole else 0)
+def _last(whole: bytes) -> tuple[int, str]:
+    """Number and digest of the last of whole lines."""
     if not whole:
         return 0, _FIRST
     data = whole.rpartition(b"\n")[2]
