@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from fedretina.errors import DataError
-from fedretina.settings.site import read_data_settings, read_site_settings
+from fedretina.settings.site import read_data_settings, read_site_file, read_site_settings
 
 
 def write(tmp_path, words):
@@ -33,6 +33,15 @@ def test_a_site_without_data(tmp_path):
         ("- a\n", "holds no settings"),
         ("data: here\n", "holds no settings"),
         ("data: [\n", "cannot be read"),
+        ("data: []\n", "holds no settings of its data"),
+        ("data: 0\n", "holds no settings of its data"),
+        ("data: false\n", "holds no settings of its data"),
+        ("data: ''\n", "holds no settings of its data"),
+        ("data:\n  manifest: m.csv\n  cache: false\n", r"data\.cache of the site file .* is False: write a path"),
+        ("data:\n  manifest: [a]\n", r"data\.manifest of .* is \['a'\]: write a path"),
+        ("data:\n  manifest: ~/m.csv\n", r"'~/m\.csv', and ~ stands for no folder there"),
+        ("state_root: true\n", "state_root of the site file .* is True: write a path"),
+        ("state_root: ''\n", "state_root of the site file .* is '': write a path"),
         ("data:\n  scheme: icdr5\n  scheme: oct3\n", "'scheme' is set twice, in lines 2 and 3"),
         ({"data": {}, "images": "x"}, r"images is no setting: did you mean data\.images\?"),
         ({"data": {"manifst": "x"}}, r"data\.manifst is no setting: did you mean manifest\?"),
@@ -46,6 +55,18 @@ def test_a_site_without_data(tmp_path):
 def test_a_bad_one_says_what_is_wrong(tmp_path, words, says):
     with pytest.raises(DataError, match=says):
         read_data_settings(write(tmp_path, words))
+
+
+def test_a_path_that_is_set_to_nothing_is_not_set(tmp_path):
+    settings = read_site_file(write(tmp_path, "data:\n  manifest: m.csv\n  cache:\nstate_root:\n"), "north")
+    assert (settings.data.cache, settings.state_root) == (None, None)
+    assert read_data_settings(write(tmp_path, "data:\n")).manifest is None
+
+
+@pytest.mark.parametrize("named", [True, ["site.yaml"], "~/site.yaml"])
+def test_a_site_file_is_named_by_a_path(tmp_path, named):
+    with pytest.raises(DataError, match="the site file of north is"):
+        read_site_settings({"fedretina": {"site_file": named}}, "north", tmp_path)
 
 
 def test_missing_and_no_text(tmp_path):

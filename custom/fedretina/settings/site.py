@@ -315,7 +315,8 @@ def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -
     if "site_file" in settings:
         if not settings["site_file"]:
             raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
-        path, asks = folder / str(settings["site_file"]).replace(SITE_NAME, site), settings.get(APPROVAL)
+        path = _path(settings["site_file"], folder, site, f"the site file of {site}")
+        asks = settings.get(APPROVAL)
         if asks not in (None, REQUIRED):
             raise DataError(
                 f"{APPROVAL} beside the site file of {site} is {asks!r}: write {REQUIRED!r}, or take it out."
@@ -360,24 +361,31 @@ def read_site_file(path: Path, site: str | None) -> SiteSettings:
 
 
 def _site_settings(settings: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
-    if not isinstance(settings.get("data") or {}, Mapping):
+    data = {} if settings.get("data") is None else settings["data"]
+    if not isinstance(data, Mapping):
         raise DataError(f"{what} holds no settings of its data: write `data:` and below it manifest and scheme.")
-    data = dict(settings.get("data") or {})
-    for holder, name in (
-        (data, "manifest"),
-        (data, "images"),
-        (data, "cache"),
-        (settings, "state_root"),
-        (settings, "weights_file"),
-        (settings, "he_keys"),
-        (settings, "page"),
+    data = dict(data)
+    for holder, names, place in (
+        (data, ("manifest", "images", "cache"), "data."),
+        (settings, ("state_root", "weights_file", "he_keys", "page"), ""),
     ):
-        if holder.get(name) is not None:
-            holder[name] = base / str(holder[name]).replace(SITE_NAME, SITE_NAME if site is None else site)
+        for name in names:
+            if holder.get(name) is not None:
+                holder[name] = _path(holder[name], base, site, f"{place}{name} of {what}")
     try:
         return SiteSettings.model_validate({**settings, "data": data})
     except ValidationError as error:
         raise DataError(f"{what} cannot be used: {settings_faults(error, 'settings', SiteSettings)}") from error
+
+
+def _path(value: object, base: Path, site: str | None, what: str) -> Path:
+    """A path as a site wrote it, from `base` on, with its name filled in; anything else would name a folder, too."""
+    text = str(value) if isinstance(value, str | Path) else ""  # a Path comes from Python code, never from a file
+    if not text:
+        raise DataError(f"{what} is {value!r}: write a path, or take it out.")
+    if text.startswith("~"):
+        raise DataError(f"{what} is {text!r}, and ~ stands for no folder there: write the path out from / on.")
+    return base / text.replace(SITE_NAME, SITE_NAME if site is None else site)
 
 
 def read_data_settings(path: Path, site: str | None = None) -> SiteDataSettings:
