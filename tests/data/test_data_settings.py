@@ -69,6 +69,13 @@ def test_a_site_file_is_named_by_a_path(tmp_path, named):
         read_site_settings({"fedretina": {"site_file": named}}, "north", tmp_path)
 
 
+@pytest.mark.parametrize("beside", ["aproval", "policy"])
+def test_what_is_not_read_beside_the_site_file_is_refused(tmp_path, beside):
+    path = write(tmp_path, {"state_root": "runs"})
+    with pytest.raises(DataError, match=f"{beside} stands beside the site file of north, where only approval is read"):
+        read_site_settings({"fedretina": {"site_file": str(path), beside: "required"}}, "north", tmp_path)
+
+
 def test_missing_and_no_text(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         read_data_settings(tmp_path / "none.yaml")

@@ -315,6 +315,11 @@ def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -
     if "site_file" in settings:
         if not settings["site_file"]:
             raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
+        if beside := sorted(str(name) for name in settings.keys() - {"site_file", APPROVAL}):
+            raise DataError(
+                f"{beside[0]} stands beside the site file of {site}, where only {APPROVAL} is read: write it into the "
+                "site file, or correct its name."
+            )
         path = _path(settings["site_file"], folder, site, f"the site file of {site}")
         asks = settings.get(APPROVAL)
         if asks not in (None, REQUIRED):
