@@ -167,7 +167,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
         ),
         "image_coloured": Code(
             "warning",
-            "The OCT scan has colours.",
+            "The OCT scan has colours, and a model for scans answers none that has.",
             "See whether it is a photograph, a map or a scan in false colours; export scans in grey.",
         ),
         "channels_swapped": Code(
