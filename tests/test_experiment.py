@@ -74,6 +74,12 @@ def test_official_reproduces_the_code_where_it_differs_from_the_paper():
         ({"phases": [{"name": "finalise"}]}, "must differ"),
         ({"training": {"batch_size": 1}}, "training.batch_size"),
         ({"aggregation": {"rule": "loudest"}}, "aggregation.rule"),
+        ({"training": {"clip_norm": float("inf")}}, r"training\.clip_norm: Input should be a finite number"),
+        ({"correction": {"name": "scaffold", "max_ratio": float("inf")}}, "max_ratio: Input should be a finite number"),
+        (
+            {"aggregation": {"robust": {"name": "norm_bound", "limit": float("inf")}}},
+            "limit: Input should be a finite number",
+        ),
     ],
 )
 def test_bad_settings_get_a_sentence(words, said):

@@ -43,6 +43,21 @@ def test_without_a_word_everything_leaves_as_it_is():
     assert done == {}
 
 
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [
+        ("noise", {"kind": "gaussian", "clip": 1, "multiplier": 1}),
+        ("noise", {"kind": "svt", "epsilon": 1, "epsilon_release": 1, "clip": 1}),
+        ("sums_noise", {"multiplier": 1}),
+    ],
+)
+def test_no_number_of_the_noise_is_infinite(noise, words):
+    PolicySettings.model_validate({noise: words})
+    for name in (*(words.keys() - {"kind"}), "max_epsilon"):
+        with pytest.raises(ValidationError, match="finite number"):
+            PolicySettings.model_validate({noise: {**words, name: float("inf")}})
+
+
 def test_what_is_held_back_does_not_leave():
     leaving, done = apply(hold_back=["images", "val_auc", "test_auc"])
     assert dict(leaving.scalars) == {"theta": 0.123456}

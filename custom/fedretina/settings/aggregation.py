@@ -132,7 +132,7 @@ class NormBoundSettings(HostileSettings):
     weighs: ClassVar[bool] = True
     name: Literal["norm_bound"] = "norm_bound"
     bound: float = Field(default=1.5, gt=0, le=1000)
-    limit: float | None = Field(default=None, gt=0)
+    limit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _one_of_two_bounds(self) -> Self:

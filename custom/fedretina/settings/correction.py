@@ -74,7 +74,7 @@ class ScaffoldSettings(CorrectionSettings):
     update: Literal["mean_grad", "option2", "option2_fednova"] = "mean_grad"
     place: Literal["gradient", "weights"] = "gradient"
     eta_g: float = Field(default=1.0, gt=0, le=10)
-    max_ratio: float = Field(default=10.0, gt=0)
+    max_ratio: float = Field(default=10.0, gt=0, allow_inf_nan=False)
 
 
 class FedDynSettings(CorrectionSettings):

@@ -22,7 +22,7 @@ class GaussianNoise(BaseModel):
         max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     kind: Literal["gaussian"]
     clip: float = Field(gt=0)
     multiplier: float = Field(gt=0)
@@ -47,7 +47,7 @@ class SvtNoise(BaseModel):
         max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     kind: Literal["svt"]
     fraction: float = Field(default=0.1, gt=0, le=1)
     epsilon: float = Field(gt=0)
@@ -69,7 +69,7 @@ class SumsNoise(BaseModel):
         max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     multiplier: float = Field(gt=0)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     max_epsilon: float | None = Field(default=None, gt=0)

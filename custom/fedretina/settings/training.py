@@ -40,7 +40,7 @@ class OptimiserSettings(ReadSettings):
     decay: Annotated[float, ReadBy("schedule", ("exponential",))] = Field(default=0.998, gt=0, le=1)
     encoder_factor: float = Field(default=1.0, gt=0, le=1)
     optimizer_state: Literal["reset", "keep"] = "reset"
-    clip_norm: float | None = Field(default=None, gt=0)
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _there_is_a_state_to_keep(self) -> Self:
