@@ -26,6 +26,7 @@ from fedretina.networks.build import build_on_meta
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
+from fedretina.settings.site import ServerSettings
 from fedretina.uncertainty.theta import Reason
 from fedretina_papers.plan import BenchmarkPlan, preset
 from processor import FIGURE, PRINTED_ON, processor
@@ -186,6 +187,15 @@ def test_the_settings_page_is_what_the_classes_say():
         "-c", "import sys; from docs import render_settings as r; sys.stdout.write(r.render(r.PAGE.read_text('utf-8')))"
     )
     assert page == rendered, "run `.venv/bin/python docs/render_settings.py` and look at what changed"
+
+
+def test_what_the_prose_on_settings_lists_is_all_there_is():
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    servers = re.search(r"The server's own settings are (.*?), in the scope", page, re.DOTALL)[1]
+    assert re.findall(r"`(\w+)`", servers) == list(ServerSettings.model_fields)
+    left_out = re.search(r"All settings but (.*?) go into the digest", page, re.DOTALL)[1]
+    named = {name for name in re.findall(r"`([\w.]+)`", left_out) if "." not in name}
+    assert named == Experiment.model_fields.keys() - Experiment.resolve({"row": "fedavg"}).agreed().keys()
 
 
 def test_the_table_of_attacks_is_what_the_tests_show():
