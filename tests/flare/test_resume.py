@@ -55,7 +55,11 @@ def test_killed_in_its_steps_and_without_the_site_that_missed_its_end_a_run_ends
     second = in_step(3)  # the second round with labels
     assert said in second.text()
     time.sleep(0.3)
-    said = killed(second)
+    for site in SITES:
+        second.kill_site(site)
+    assert second.wait() == 2  # FLARE alone ends with 0
+    assert "no site's process was left before the run was complete" in second.text()
+    said = f"{done(tmp_path, 'r')} of {STEPS} steps done"
 
     # Kills in the steps at the end: tests/test_two_phases.py.
     without = start(ABSENT="1")

@@ -22,7 +22,14 @@ from fedretina.errors import StateError
 from fedretina.exchange.encryption import cipher_for
 from fedretina.flare.fork_server import one_process_per_site, share_imports, wait_briefly
 from fedretina.flare.handover import Handover, handover_of
-from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
+from fedretina.flare.job_context import (
+    RUN,
+    load_experiment,
+    load_server_settings,
+    simulated,
+    state_root,
+    with_weights_file,
+)
 from fedretina.flare.many_sites import ask_seldom, give_back_freed_memory, give_back_now, take_answers_of
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
@@ -37,6 +44,7 @@ from fedretina.tracking.tracker import Event, Tracker
 _ARRIVALS = "arrivals"
 _LOCK_WAIT_S = 60.0
 _END_ANSWER_S, _END_TRIED_S = 2.0, 5.0
+_DESERTED = "no site's process was left before the run was complete: the lines above say how each of them ended."
 
 
 class ServerRun(FLComponent):
@@ -200,6 +208,8 @@ class ServerRun(FLComponent):
             if coordinator is not None and collector is not None:
                 collector.set_info(GROUP, self.board.report(coordinator.progress)._asdict())
         elif event_type == EventType.ABOUT_TO_END_RUN:
+            if simulated(fl_ctx):
+                self._say_when_deserted(fl_ctx)
             self._end_at_sites(fl_ctx)
         elif event_type == EventType.CLIENT_DISCONNECTED:
             self.dead.add(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
@@ -218,6 +228,20 @@ class ServerRun(FLComponent):
             wire.arrivals = wire.handover = wire.garbage = None
             wire.be_site()
             self._coordinator = self._tracker = self._last = None
+
+    def _say_when_deserted(self, fl_ctx: FLContext) -> None:
+        """Let a simulation end with a fault when no site was left before its run was complete.
+
+        FLARE's simulator aborts its server when the last of its sites' processes has gone, which is also how every
+        simulation ends, and its exit status is 0 then.
+        """
+        coordinator, aborted = self._coordinator, fl_ctx.get_run_abort_signal()
+        whole = coordinator is not None and coordinator.done == len(coordinator.plan)
+        if whole or aborted is None or not aborted.triggered or fl_ctx.get_prop(FLContextKey.FATAL_SYSTEM_ERROR, False):
+            return
+        self.note("stopped", why=_DESERTED)
+        self.publish(fl_ctx, stopped=_DESERTED)
+        self.system_panic(_DESERTED, fl_ctx)
 
     def _end_at_sites(self, fl_ctx: FLContext) -> None:
         """Tell the sites that the run is over, until each has answered.
