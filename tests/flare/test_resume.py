@@ -50,7 +50,7 @@ def test_killed_in_its_steps_and_without_the_site_that_missed_its_end_a_run_ends
     first = in_step(1)  # the second round without labels
     time.sleep(0.3)
     first.kill_site("absent")
-    time.sleep(2)  # what FLARE makes of it is its own affair: the run's state is what counts
+    first.until(lambda: "received dead job report for client absent" in first.text())  # FLARE alone waits for it
     said = killed(first)
     second = in_step(3)  # the second round with labels
     assert said in second.text()

@@ -2,8 +2,8 @@
 
 FLARE 2.9's simulator starts a Python of its own for each site, and with fewer threads than sites (its default is one)
 for each *task* of each site. Nearly all of the three seconds of such a start are imports, of torch and of FLARE. Here
-they are done once, in a process that then only forks: a site is a copy of it, runs FLARE's own worker from its first
-line, and ends as any process does.
+they are done once, in a process that then only forks: a site is a copy of it, runs FLARE's own worker, and ends as any
+process does.
 
 Nothing of this acts outside the simulator, where each site is a machine of its own; nor where forking a process that
 has loaded torch is not safe (any system but Linux). Where the fork server cannot start, or dies, the simulator starts
@@ -15,7 +15,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import runpy
 import secrets
 import signal
 import subprocess
@@ -36,14 +35,16 @@ import numpy as np
 _log = logging.getLogger(__name__)
 
 _WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
-# What all sites need: the job's executor, with all that the worker itself imports, and what a run's end is fitted with.
-_LOADED = ("fedretina.flare.executor", "scipy.optimize")
+# What all sites need: FLARE's worker, the job's executor, and what a run's end is fitted with.
+_LOADED = (_WORKER, "fedretina.flare.executor", "scipy.optimize")
 # What only the report at the end needs: imported while the first sites compute.
 _LOADED_LATER = ("matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2")
 _STREAMS = "nvflare.fuel.f3.streaming.stream_utils"
 _GREETING = "nvflare.private.fed.client.client_runner"
 _GREETS_S = 0.5
 """How long FLARE sleeps before a site greets the server."""
+_REACHES_S = 120.0
+"""How long a site may take to reach the server. FLARE gives it ten seconds, and then it is lost for the whole run."""
 _LOOK_S = 0.02
 
 
@@ -181,14 +182,20 @@ def share_imports(at_once: int) -> None:
     vars(simulator_runner)["subprocess"] = SimpleNamespace(Popen=server.popen, TimeoutExpired=subprocess.TimeoutExpired)
 
 
-def one_process_per_site() -> None:
-    """Let FLARE's simulator, which this process is, never start a site that runs already.
+def one_process_per_site(gone: Callable[[str], None]) -> None:
+    """Let FLARE's simulator, which this process is, never start a site that runs already, and tell when one has gone.
 
     With fewer threads than sites, two of its threads that end a task at the same moment may both pick the same site
     next: a picked site is marked as running only a second later. Two processes then do one task under one name; the
     server loses one's connection, or its monitor of tasks dies of the answer that comes twice, and the run waits for
     ever. So a thread waits here until the site that it has picked runs nowhere else. Each thread also gets a
     dictionary of its own for the site's name, which FLARE shares between them until it is sent.
+
+    Nor does the simulator tell its server of a site whose process has died, or never came up, for which the server then
+    waits as long as for one that works.
+
+    Args:
+        gone: Told the name of a site that does no more tasks, at the end of every run too.
     """
     from nvflare.private.fed.app.simulator.simulator_runner import SimulatorClientRunner  # as above
 
@@ -201,8 +208,14 @@ def one_process_per_site() -> None:
         own = copy(runner)
         own.build_ctx = dict(runner.build_ctx)
         own.get_next_run_client = runner.get_next_run_client  # it counts on, for all threads
-        with running.setdefault(client.client_name, threading.Lock()):
-            return flares(own, client, *others, **named)
+        ended = True
+        try:
+            with running.setdefault(client.client_name, threading.Lock()):
+                ended, *rest = flares(own, client, *others, **named)
+                return ended, *rest
+        finally:
+            if ended:
+                gone(client.client_name)
 
     SimulatorClientRunner.do_one_task = do_one_task
 
@@ -291,7 +304,10 @@ def _become(arguments: list[str], environment: Mapping[str, str]) -> None:
         time=time.time, sleep=lambda seconds: time.sleep(_LOOK_S if seconds == _GREETS_S else seconds)
     )
     sys.argv[1:] = arguments
-    runpy.run_module(_WORKER, run_name="__main__", alter_sys=True)
+    worker = import_module(_WORKER)
+    vars(worker)["CELL_CONNECT_CHECK_TIMEOUT"] = _REACHES_S
+    given = worker.parse_arguments()  # from here on what FLARE's module does as a program
+    worker.mpm.run(main_func=worker.main, run_dir=given.workspace, args=given)
 
 
 if __name__ == "__main__":

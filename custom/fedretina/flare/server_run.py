@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
+from nvflare.private.fed.server.server_runner import ServerRunner
 from nvflare.private.fed.simulator.simulator_server import SimulatorServerEngine
 from nvflare.widgets.info_collector import InfoCollector
 
@@ -200,7 +202,7 @@ class ServerRun(FLComponent):
             register().be_server(0)
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
-                one_process_per_site()
+                one_process_per_site(partial(_report_gone, engine, fl_ctx.get_prop(FLContextKey.RUNNER)))
                 wait_briefly()
         elif event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             coordinator = self._coordinator
@@ -264,3 +266,9 @@ class ServerRun(FLComponent):
                 time.sleep(0.2)  # one that cannot be reached is told at once
         if left:
             self.log_warning(fl_ctx, f"{', '.join(left)} did not answer that the job is over", fire_event=False)
+
+
+def _report_gone(engine: SimulatorServerEngine, runner: ServerRunner, site: str) -> None:
+    """Report a simulated site as dead, as a real site's parent process does; nothing once no workflow runs."""
+    with engine.new_context() as fl_ctx:
+        runner.handle_dead_job(site, fl_ctx)
