@@ -19,10 +19,6 @@ class Traffic(NamedTuple):
     up: int
     down: int
 
-    def times(self, number: int) -> Traffic:
-        """The same, so many times: sites, rounds, or sites times rounds."""
-        return Traffic(self.up * number, self.down * number)
-
     @property
     def both(self) -> int:
         """Up and down together."""
