@@ -248,6 +248,16 @@ def undisturbed(tmp_path_factory) -> Callable[..., tuple[dict, Path]]:
     return make
 
 
+@pytest.fixture(scope="session")
+def clean_site(tmp_path_factory) -> Path:
+    """A site's folder in which the data check finds nothing, for reading."""
+    from little_eyes import write_site
+
+    folder = tmp_path_factory.mktemp("clean") / "north"
+    write_site(folder)
+    return folder
+
+
 @pytest.fixture
 def clean_environment(monkeypatch) -> None:
     """No setting of the developer's shell reaches a test."""

@@ -25,15 +25,8 @@ def run(*words):
     return CliRunner().invoke(main, ["data", "check", *map(str, words)])
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clean") / "north"
-    write_site(folder)
-    return folder
-
-
-def test_a_clean_site(clean):
-    done = run(clean, "--image-size", "128")
+def test_a_clean_site(clean_site):
+    done = run(clean_site, "--image-size", "128")
     assert done.exit_code == 0
     assert done.stdout.splitlines()[0] == "north: 40 images listed, 40 can be used, 5 grades. Nothing found."
     assert done.stdout.splitlines()[-1] == "This site can join."
@@ -41,8 +34,8 @@ def test_a_clean_site(clean):
     assert done.stderr == ""
 
 
-def test_warnings_end_with_one_and_errors_with_two(clean, tmp_path):
-    done = run(clean / "site.yaml")  # images of 160 pixels for a network of 256
+def test_warnings_end_with_one_and_errors_with_two(clean_site, tmp_path):
+    done = run(clean_site / "site.yaml")  # images of 160 pixels for a network of 256
     assert done.exit_code == 1
     assert "WARNING image_small (40 cases)\n" in done.stdout
     assert "    and 37 more\n" in done.stdout
@@ -55,8 +48,8 @@ def test_warnings_end_with_one_and_errors_with_two(clean, tmp_path):
     assert done.stdout.index("ERROR") < done.stdout.index("WARNING")
 
 
-def test_json(clean):
-    done = run(clean / "manifest.csv", "--scheme", "icdr5", "--images", clean / "images", "--quick", "--json")
+def test_json(clean_site):
+    done = run(clean_site / "manifest.csv", "--scheme", "icdr5", "--images", clean_site / "images", "--quick", "--json")
     assert done.exit_code == 0
     record = json.loads(done.stdout)
     assert record["exit_code"] == 0
@@ -65,9 +58,9 @@ def test_json(clean):
     assert [finding["code"] for finding in record["findings"]] == ["pixels_not_checked"]
 
 
-def test_what_is_written(clean, tmp_path):
+def test_what_is_written(clean_site, tmp_path):
     out = tmp_path / "a" / "b"
-    done = run(clean, "--out", out, "--json", "--image-size", "128")
+    done = run(clean_site, "--out", out, "--json", "--image-size", "128")
     assert done.exit_code == 0
     assert {path.name for path in out.iterdir()} == FILES
     assert json.loads((out / "check.json").read_text()) == json.loads(done.stdout)
@@ -78,9 +71,9 @@ def test_what_is_written(clean, tmp_path):
     assert "<script" not in page
     assert "stays at this hospital" in page
     assert "SYNTHETIC" not in page
-    assert str(clean) not in page
+    assert str(clean_site) not in page
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    run(clean, "--out", out, "--image-size", "128", "--workers", "3")
+    run(clean_site, "--out", out, "--image-size", "128", "--workers", "3")
     assert before == {path.name: path.read_bytes() for path in out.iterdir()}
 
 
@@ -102,8 +95,8 @@ def test_oct_scans_may_be_grey(tmp_path):
     assert run(tmp_path, "--image-size", "128", "--modality", "oct").exit_code == 0
 
 
-def test_quick_writes_no_pictures(clean, tmp_path):
-    assert run(clean, "--out", tmp_path / "out", "--quick").exit_code == 0
+def test_quick_writes_no_pictures(clean_site, tmp_path):
+    assert run(clean_site, "--out", tmp_path / "out", "--quick").exit_code == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES - {"contact_sheet.png"}
     assert "No image was opened." in (tmp_path / "out" / "check.html").read_text()
 
@@ -173,9 +166,9 @@ def test_what_cannot_be_checked_ends_with_two(tmp_path, monkeypatch, words, says
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(clean, tmp_path):
+def test_a_folder_that_may_not_be_written(clean_site, tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
-    done = run(clean, "--quick", "--out", tmp_path / "locked" / "out")
+    done = run(clean_site, "--quick", "--out", tmp_path / "locked" / "out")
     assert done.exit_code == 2
     assert "choose another folder" in done.stderr
 

@@ -27,15 +27,8 @@ def load(folder, cache):
     return load_site_data("north", settings, FundusSettings(image_size=32), 0, cache)
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clean") / "north"
-    write_site(folder)
-    return folder
-
-
-def test_a_clean_site(clean):
-    report = checked(clean)
+def test_a_clean_site(clean_site):
+    report = checked(clean_site)
     assert report.findings == ()
     assert (report.exit_code, report.verdict) == (0, VERDICTS["note"])
     assert report.counts == {"train": [2] * 5, "val": [1] * 5, "test": [5] * 5}
@@ -44,22 +37,22 @@ def test_a_clean_site(clean):
     assert (report.listed, len(report.images), report.synthetic) == (40, 40, False)
 
 
-def test_the_record_is_the_same_each_time_and_plain(clean):
-    first, again = (json.dumps(checked(clean).record(), sort_keys=True) for _ in range(2))
+def test_the_record_is_the_same_each_time_and_plain(clean_site):
+    first, again = (json.dumps(checked(clean_site).record(), sort_keys=True) for _ in range(2))
     assert first == again
-    assert str(clean.parent) not in first
+    assert str(clean_site.parent) not in first
 
 
-def test_quick_opens_nothing_and_says_so(clean, monkeypatch):
+def test_quick_opens_nothing_and_says_so(clean_site, monkeypatch):
     monkeypatch.setattr("fedretina.data.decode.decode_image", None)
-    report = checked(clean, quick=True)
+    report = checked(clean_site, quick=True)
     assert set(codes(report)) == {("note", "pixels_not_checked")}
     assert (report.exit_code, report.sizes, len(report.images)) == (0, (), 40)
 
 
-def test_progress_counts_each_image(clean):
+def test_progress_counts_each_image(clean_site):
     ticks = []
-    check_site(open_source(clean, ImportSettings()), 128, workers=2, done=lambda: ticks.append(1))
+    check_site(open_source(clean_site, ImportSettings()), 128, workers=2, done=lambda: ticks.append(1))
     assert len(ticks) == 40
 
 
@@ -139,8 +132,8 @@ def test_one_in_twenty_bad_files_is_the_limit(tmp_path):
     assert ("error", "file_missing") in codes(checked(tmp_path))
 
 
-def test_what_the_check_calls_clean_training_takes(clean, tmp_path):
-    assert sum(load(clean, tmp_path).graded.values()) == 40
+def test_what_the_check_calls_clean_training_takes(clean_site, tmp_path):
+    assert sum(load(clean_site, tmp_path).graded.values()) == 40
 
 
 @pytest.mark.parametrize(
@@ -153,7 +146,7 @@ def test_what_the_check_calls_clean_training_takes(clean, tmp_path):
         (lambda rows: [[*rows[0][:2], rows[-1][2], "train"], *rows[1:]], "patient_in_two_splits"),
     ],
 )
-def test_what_training_refuses_the_check_calls_an_error(clean, tmp_path, change, code):
+def test_what_training_refuses_the_check_calls_an_error(clean_site, tmp_path, change, code):
     rows = write_site(tmp_path)
     write_rows(tmp_path, change(rows))
     report = checked(tmp_path)
@@ -179,12 +172,12 @@ def test_no_file_is_there(tmp_path):
     assert found["error", "split_empty"] == ("train", "val", "test")
 
 
-def test_a_name_that_no_disk_can_hold_is_a_missing_file(clean, tmp_path):
-    rows = [line.split(",") for line in (clean / "manifest.csv").read_text().splitlines()]
+def test_a_name_that_no_disk_can_hold_is_a_missing_file(clean_site, tmp_path):
+    rows = [line.split(",") for line in (clean_site / "manifest.csv").read_text().splitlines()]
     rows[1][0] = "a" * 300 + ".png"
     (tmp_path / "manifest.csv").write_text("\n".join(map(",".join, rows)))
     report = check_site(
-        open_source(tmp_path / "manifest.csv", ImportSettings(scheme="icdr5"), clean / "images"), 128, quick=True
+        open_source(tmp_path / "manifest.csv", ImportSettings(scheme="icdr5"), clean_site / "images"), 128, quick=True
     )
     assert [words.split(":")[0] for where in [codes(report)["warning", "file_missing"]] for words in where] == ["row 2"]
 
