@@ -19,7 +19,14 @@ from fedretina.errors import SettingsError, StoppedError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import LocalModel, to_cpu
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import MEMORY, BatchLosses, RoundOptimiser, batches, correction_scope, require_a_batch
+from fedretina.local.supervised import (
+    OPTIMISER,
+    BatchLosses,
+    RoundOptimiser,
+    batches,
+    correction_scope,
+    require_a_batch,
+)
 from fedretina.losses.objective import Clock
 from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
@@ -103,7 +110,7 @@ class Pretrainer:
         # What the site kept is of three owners: the objective (key network, queue), the optimiser, which takes its own,
         # and the correction (variates, drifts).
         mine = {name.removeprefix(_OWN): value for name, value in start.memory.items() if name.startswith(_OWN)}
-        others = {name: value for name, value in start.memory.items() if not name.startswith((_OWN, MEMORY))}
+        others = {name: value for name, value in start.memory.items() if not name.startswith((_OWN, OPTIMISER))}
         losses = BatchLosses(model.device, step)
         with reproducible_torch(settings):
             model.load(received, start.tensors, "pretrain")

@@ -26,7 +26,7 @@ from fedretina.settings.plan import Step
 from fedretina.settings.training import OptimiserSettings, StretchSettings, TrainingSettings
 
 _FUSED = ("cuda",)
-MEMORY = "optimizer:"
+OPTIMISER = "optimizer:"
 """Prefix of what an optimiser keeps at a site."""
 
 
@@ -327,7 +327,7 @@ class RoundOptimiser:
         if self._settings.optimizer_state == "reset":
             return {}
         return {
-            f"{MEMORY}{what}:{key}": torch.as_tensor(value).detach().cpu().clone()
+            f"{OPTIMISER}{what}:{key}": torch.as_tensor(value).detach().cpu().clone()
             for parameter, key in self._names.items()
             for what, value in self.torch.state.get(parameter, {}).items()
             if value is not None
@@ -342,8 +342,8 @@ class RoundOptimiser:
             return
         homes = {key: parameter for parameter, key in self._names.items()}
         for name, value in memory.items():
-            what, _, key = name.removeprefix(MEMORY).partition(":")
-            if name.startswith(MEMORY) and key in homes and what in self.torch.knows:
+            what, _, key = name.removeprefix(OPTIMISER).partition(":")
+            if name.startswith(OPTIMISER) and key in homes and what in self.torch.knows:
                 known = self.torch.state[homes[key]]
                 known[what] = self._at_home(value, homes[key])
 

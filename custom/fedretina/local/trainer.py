@@ -30,7 +30,7 @@ from fedretina.local.head_start import fitted_heads
 from fedretina.local.model import LocalModel, to_cpu
 from fedretina.local.site_state import Snapshot
 from fedretina.local.supervised import (
-    MEMORY,
+    OPTIMISER,
     EpochContext,
     EpochResult,
     Inputs,
@@ -163,7 +163,7 @@ class LocalTrainer:
         with reproducible_torch(settings):
             self.model.load(shared, self._travelling(start))
             corrections = {
-                name: kept for name, kept in start.memory.items() if not name.startswith((MEMORY, _TRAVELS, _ALONG))
+                name: kept for name, kept in start.memory.items() if not name.startswith((OPTIMISER, _TRAVELS, _ALONG))
             }
             context = self.model.round_context(shared, start._replace(memory=corrections), share, "train")
             with correction_scope(self._corrections[step.phase], context) as correction:
