@@ -201,7 +201,7 @@ def test_names_do_not_turn_into_markdown():
         ({"k": 0, "n": 31, "value": 0.0, "low": 0.0, "high": 0.112}, "0 of 31 (0 %; 95 % interval 0 to 11 %)"),
         (
             {"k": 1, "n": 200, "value": 0.005, "low": 0.0001, "high": 0.0275},
-            "1 of 200 (0.5 %; 95 % interval 0.0 to 2.8 %)",
+            "1 of 200 (0.5 %; 95 % interval below 0.1 to 3 %)",
         ),
     ],
 )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import re
+import shutil
 import string
+import subprocess
 
 import pytest
 
@@ -20,7 +23,8 @@ from fedretina.prediction.eyes import by_pattern
 from fedretina.prediction.phrases import LANGUAGES, Phrases, phrases
 from fedretina.prediction.worklist_page import TEMPLATES
 from fedretina.report import card
-from fedretina.report.card_words import promise_words, set_sentences, verdict_words
+from fedretina.report.card_words import promise_words, set_sentences, share_words, verdict_words
+from fedretina.report.text import percent
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import ImageSettings
@@ -234,7 +238,7 @@ def test_what_u_is_is_said_for_every_row(language):
 def test_numbers_follow_the_language_and_one_has_a_form_of_its_own():
     german, english = Phrases("de"), Phrases()
     assert (german.number(0.1234, 3), english.number(0.1234, 3)) == ("0,123", "0.123")
-    assert (german.percent(0.055), english.percent(1.0)) == ("5,5 %", "100 %")
+    assert (german.percent(0.0155), english.percent(1.0)) == ("1,6 %", "100 %")
     assert [english.percent(share) for share in (0.0, 0.0002, 0.0033, 0.9967, 0.9998)] == [
         "0 %",
         "< 0.1 %",
@@ -244,3 +248,41 @@ def test_numbers_follow_the_language_and_one_has_a_form_of_its_own():
     ]
     assert english("summary.photographs", 1) == "1 photograph"
     assert english("summary.photographs", 2) == "2 photographs"
+
+
+COUNTS = [(k, n) for n in (1, 3, 7, 8, 37, 40, 200, 400, 1000) for k in range(n + 1)] + [(1, 5000), (4999, 5000)]
+"""Shares with ties at either end and in between, and with ends that would be rounded away."""
+
+
+def test_a_share_is_the_same_number_on_the_card_the_work_list_and_the_report():
+    say = Phrases()
+    for k, n in COUNTS:
+        told = percent(k / n).replace("\u00a0", " ")
+        share = {"k": k, "n": n, "value": k / n, "low": 0.0, "high": 1.0}
+        assert share_words(share) == f"{k} of {n} ({told}; 95 % interval 0 to 100 %)"
+        assert say.percent(k / n) == told.replace("below", "<").replace("above", ">")
+        assert (told == "0 %", told == "100 %") == (k == 0, k == n)
+
+
+def test_what_is_asked_and_what_a_share_lies_below_are_said_as_they_are():
+    asked = {"missed": 0.025, "sure": 0.925, "patients": 12, "needed": 45, "passed": 1, "allowed": 2}
+    drawn = {**asked, "reason": "drawn", "threshold": 0.123, "others": 60, "share": 0.9999}
+    first, second, third, _ = (Phrases("de").said(one).text for one in promise_words({"promise": drawn}))
+    assert "höchstens 2,5 %" in first
+    assert "zu 92,5 % sicher" in first
+    assert "zu > 99,9 % von" in second
+    assert "mindestens 12,3 % ist" in third
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node, which runs the page's script without a browser")
+def test_the_script_of_the_page_rounds_shares_by_the_same_rule():
+    script = (TEMPLATES / "worklist.js").read_text()
+    rule = re.search(r"(?ms)^  function percent\(k, n\) \{.*?^  \}$", script)[0]
+    run = f"""
+        const words = {{ decimal: "," }};
+        const say = (key, values) => values.value + " %";
+        {rule}
+        console.log(JSON.stringify({json.dumps(COUNTS)}.map(([k, n]) => percent(k, n))));
+    """
+    done = subprocess.run(["node", "-e", run], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [Phrases("de").percent(k / n) for k, n in COUNTS]

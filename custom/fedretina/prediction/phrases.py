@@ -13,11 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from fedretina.report.text import in_percent
+
 Language = Literal["en", "de", "zh", "fr"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 _FOLDER = Path(__file__).resolve().parent / "languages"
 _NAME = re.compile(r"\\\{([a-z_]+)\\\}")
-_NUMBER = re.compile(r"\u2212?\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?:below |above |\u2212)?\d+(?:\.\d+)?")
 
 
 class Said(NamedTuple):
@@ -70,13 +72,8 @@ class Phrases:
         return f"{value:.{places}f}".replace(".", self._phrases["decimal"])
 
     def percent(self, share: float) -> str:
-        """A share in whole per cent, or with one place near the ends, where it matters most; 0 and 100 are exact."""
-        value = 100 * share
-        if 0 < value < 0.05:
-            return self("percent", value=f"< {self.number(0.1, 1)}")
-        if 99.95 <= value < 100:
-            return self("percent", value=f"> {self.number(99.9, 1)}")
-        return self("percent", value=self.number(value, int(0 < value < 10 or 90 < value < 100)))
+        """A share as `report.text.in_percent` has it, with the sign."""
+        return self("percent", value=self._figure(in_percent(share)))
 
     def share(self, share: dict[str, Any]) -> str:
         """A counted share with its 95 % interval."""
@@ -115,10 +112,14 @@ class Phrases:
                 return self._phrases[key].format(**values)
         return None
 
+    def _figure(self, text: str) -> str:
+        """A number that was written in English, with the language's decimal mark and signs for words."""
+        return text.replace("below", "<").replace("above", ">").replace(".", self._phrases["decimal"])
+
     def _part(self, name: str, text: str) -> str:
         """What stands in a sentence: with the language's decimal mark, in its words, or as it is."""
         if _NUMBER.fullmatch(text):
-            return text.replace(".", self._phrases["decimal"])
+            return self._figure(text)
         return self._translated(f"part.{name}.", text) or text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.plurals import counted
-from fedretina.report.text import threshold_places
+from fedretina.report.text import in_percent, threshold_places
 from fedretina.report.verdict_words import kept_sentence, verdict_sentence
 from fedretina.settings.scheme import in_words
 
@@ -121,7 +121,7 @@ def look_words(card: Mapping[str, Any]) -> list[str]:
     else:
         said.append(
             "It marks another camera only where this site's own photographs are much alike. "
-            + (_UNUSUAL.format(_percent(usual["share"])) if usual else "")
+            + (_UNUSUAL.format(_asked(usual["share"])) if usual else "")
             + "Have some photographs of a new camera graded by a doctor before the model answers its patients."
         )
     own = look["own"]
@@ -139,7 +139,7 @@ def look_words(card: Mapping[str, Any]) -> list[str]:
 
 def not_promised(promise: Mapping[str, Any]) -> str:
     """Why a promise cannot be given."""
-    share = {"share": f"{100 * promise['share']:.0f}"} if "share" in promise else {}
+    share = {"share": in_percent(promise["share"])} if "share" in promise else {}
     return NOT_PROMISED[promise["reason"]].format(**{**promise, **share})
 
 
@@ -155,8 +155,8 @@ def promise_words(card: Mapping[str, Any]) -> list[str]:
     if promise is None:
         return []
     asked = (
-        f"This site asks that at most {_percent(promise['missed'])} % of its patients with referable disease pass "
-        f"without being referred, and to be {_percent(promise['sure'])} % sure of it."
+        f"This site asks that at most {_asked(promise['missed'])} % of its patients with referable disease pass "
+        f"without being referred, and to be {_asked(promise['sure'])} % sure of it."
     )
     if promise["reason"] == "drawn":
         return [asked, not_promised(promise), _drawn_words(promise), _KEPT_WORDS]
@@ -194,12 +194,12 @@ def set_sentences(card: Mapping[str, Any]) -> list[str]:
     if rule["limit"] is None:
         return [
             f"No sets of grades are given: {rule['patients']} gradable validation patients are too few to say which "
-            f"grades hold the true one for {_percent(1 - rule['wrong'])} % of patients."
+            f"grades hold the true one for {_asked(1 - rule['wrong'])} % of patients."
         ]
     kind = "neighbouring grades" if rule["ordered"] else "grades"
     said = [
         f"Beside its grade it names a set of {kind} that holds the true one. On average over hospitals all sets of a "
-        f"patient do for {_percent(1 - rule['wrong'])} % of patients or more; here it rests on {rule['patients']} "
+        f"patient do for {_asked(1 - rule['wrong'])} % of patients or more; here it rests on {rule['patients']} "
         "validation patients, and may be less."
     ]
     if rule["test"] is not None:
@@ -218,7 +218,7 @@ def share_words(share: Mapping[str, float] | None) -> str:
     """A share with its interval in words: "34 of 120 (28 %; 95 % interval 21 to 37 %)"."""
     if share is None:
         return "cannot be told"
-    value, low, high = (_percent(share[name]) for name in ("value", "low", "high"))
+    value, low, high = (in_percent(share[name]) for name in ("value", "low", "high"))
     return f"{share['k']:.0f} of {share['n']:.0f} ({value} %; 95 % interval {low} to {high} %)"
 
 
@@ -360,8 +360,8 @@ def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> lis
     return [
         *table,
         "",
-        f"Of {grading['images']} test images of {grading['patients']} patients, {_percent(grading['accuracy'])} % got "
-        f"the right grade{kappa}." + _escaped(_support_words(grading)),
+        f"Of {grading['images']} test images of {grading['patients']} patients, {in_percent(grading['accuracy'])} % "
+        f"got the right grade{kappa}." + _escaped(_support_words(grading)),
     ]
 
 
@@ -416,16 +416,15 @@ def _bullets(sentences: list[str]) -> list[str]:
     return [f"- {sentence}" for sentence in sentences if sentence]
 
 
-def _percent(share: float) -> str:
-    """Whole per cent; one place near the ends, where it matters most."""
-    value = 100 * share
-    return f"{value:.1f}" if 0 < value < 10 or 90 < value < 100 else f"{value:.0f}"
+def _asked(share: float) -> str:
+    """A share that somebody chose, in per cent: as it was chosen, and not rounded like one that was measured."""
+    return f"{100 * share:g}"
 
 
 def _least(share: float) -> str:
-    """A threshold in per cent; never 0, which everything reaches."""
+    """A threshold in per cent, to one place; never 0, which everything reaches."""
     value = 100 * share
-    return f"{value:.{threshold_places(value, 1)}f}" if value < 0.1 else _percent(share)
+    return f"{value:.{threshold_places(value, 1)}f}"
 
 
 def _escaped(text: str) -> str:

@@ -214,17 +214,23 @@ def rounded(value: SupportsFloat | None) -> float | None:
     return None if value is None else round(float(value), 6)
 
 
-def percent(share: float | None) -> str:
-    """A share as per cent: whole, with one place near the ends, where it matters most."""
-    if share is None:
-        return NONE
+def in_percent(share: float) -> str:
+    """A share in per cent, without the sign: whole, with one place near the ends, where it matters most.
+
+    The one rule for all pages; `templates/worklist.js` counts by the same. 0 and 100 are exact.
+    """
     value = 100 * share
     if 0 < value < 0.05:
-        return f"below 0.1{PERCENT}"
+        return "below 0.1"
     if 99.95 <= value < 100:
-        return f"above 99.9{PERCENT}"
+        return "above 99.9"
     near_an_end = 0 < value < 1.95 or 98.05 <= value < 100
-    return f"{value:.1f}{PERCENT}" if near_an_end else f"{value:.0f}{PERCENT}"
+    return f"{value:.1f}" if near_an_end else f"{value:.0f}"
+
+
+def percent(share: float | None) -> str:
+    """A share as `in_percent` has it, with the sign."""
+    return NONE if share is None else in_percent(share) + PERCENT
 
 
 def number(value: float | None, places: int = 2) -> str:

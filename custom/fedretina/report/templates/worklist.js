@@ -15,10 +15,17 @@
   function say(key, values) {
     return words[key].replace(/\{(\w+)\}/g, (whole, name) => (values && name in values ? values[name] : whole));
   }
+  // As report/text.py has it, of which a test holds this: whole, one place near the ends, 0 and 100 exact.
   function percent(k, n) {
-    const value = n ? (100 * k) / n : 0;
-    const places = (value > 0 && value < 10) || (value > 90 && value < 100) ? 1 : 0;
-    return say("percent", { value: value.toFixed(places).replace(".", words.decimal) });
+    const value = n ? 100 * (k / n) : 0;
+    const places = (value > 0 && value < 1.95) || (value >= 98.05 && value < 100) ? 1 : 0;
+    let shown = value.toFixed(places);
+    // What lies halfway goes to the even digit, where toFixed goes up.
+    const halfway = (value * (places ? 4 : 2)) % 2 === 1;
+    if (halfway && Number(shown.slice(-1)) % 2) shown = (value - 0.5 / 10 ** places).toFixed(places);
+    if (value > 0 && value < 0.05) shown = "< 0.1";
+    if (value >= 99.95 && value < 100) shown = "> 99.9";
+    return say("percent", { value: shown.replace(".", words.decimal) });
   }
   const counted = (k, n) => say("slider.of", { k: k, n: n, share: percent(k, n) });
 
