@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.metrics import MacroAuc, accuracy, auroc, macro_auc, quadratic_kappa
+from fedretina.evaluation.metrics import MacroAuc, accuracy, auroc, macro_auc, plain_kappa, quadratic_kappa
 
 
 def random_split(seed: int, classes: int = 5, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
@@ -74,6 +74,7 @@ def test_kappa_is_scikit_learns_where_a_class_is_absent(seed):
     labels, predicted = (np.where(side == 2, 4, side) for side in (labels, predicted))
     expected = cohen_kappa_score(labels, predicted, labels=range(5), weights="quadratic")
     assert quadratic_kappa(predicted, labels) == pytest.approx(expected, abs=1e-12)
+    assert plain_kappa(predicted, labels) == pytest.approx(cohen_kappa_score(labels, predicted), abs=1e-12)
 
 
 def test_kappa_ends():
@@ -83,6 +84,8 @@ def test_kappa_ends():
     assert quadratic_kappa(np.full(5, 2), labels) == pytest.approx(0.0)
     assert quadratic_kappa(np.full(5, 2), np.full(5, 2)) is None
     assert quadratic_kappa(np.array([0]), np.array([3])) == 0.0
+    assert plain_kappa(np.full(5, 2), np.full(5, 2)) is None
+    assert (plain_kappa(np.array([0]), np.array([3])), plain_kappa(labels, labels)) == (0.0, 1.0)
 
 
 def test_kappa_weighs_a_far_mistake_more():
@@ -109,7 +112,7 @@ def test_unfit_input_is_refused(scores, labels, sentence):
         macro_auc(scores, labels)
 
 
-@pytest.mark.parametrize("metric", [accuracy, quadratic_kappa])
+@pytest.mark.parametrize("metric", [accuracy, quadratic_kappa, plain_kappa])
 @pytest.mark.parametrize(("predicted", "labels"), [([], []), ([1, 2], [1]), ([[1]], [[1]])])
 def test_unfit_pairs_are_refused(metric, predicted, labels):
     with pytest.raises(TrainingError, match="one prediction and one label"):

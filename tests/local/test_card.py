@@ -152,6 +152,8 @@ def test_a_card_is_for_what_the_model_was_trained_on_and_for_nothing_else(modali
     ):
         named = [name for name, kind in kinds.items() if kind.words in text]
         assert named == [modality], text
+    assert ("quadratic kappa" in card_page(made)) == own.ordered
+    assert ("type: kappa" in hub_page(leaving, "")) == own.ordered
     assert own.healthy in made["not_intended"][-1]
     page = hub_page(leaving, "")
     assert f"nothing but {own.words}" in page

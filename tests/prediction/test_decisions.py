@@ -50,6 +50,7 @@ CARD = {
     "model_digest": "d" * 64,
     "scheme": SCHEME.model_dump(mode="json"),
     "referral": {"threshold": 0.5},
+    "settings": {},
 }
 
 
@@ -103,6 +104,32 @@ def test_agreement_kappa_and_what_was_missed(folder):
     assert found.differences[0].decision.note == "=a note"
 
 
+def test_classes_without_an_order_have_a_kappa_without_weights_and_counts_of_what_was_taken_for_what(folder):
+    card = CARD | {"settings": {"images": {"modality": "oct"}}}
+    write_json(folder / LIST_FILE, list_record(folder / "images.csv", card))
+    of = read_list(folder)
+    found = joined([saved(folder, "x.csv", *DECIDED), saved(folder, "y.csv", *DECIDED, reader="Dr. Y")], of)
+    one = reading("Dr. X", found["Dr. X"], of)
+    assert one.kappa == pytest.approx(cohen_kappa_score([0, 0, 1, 3, 0], [0, 3, 0, 3, 0]))
+    assert one.confusions == (("mild", "no_dr", 1), ("no_dr", "severe", 1))
+    assert [each.apart for each in one.differences] == [None] * 4
+    record = reading_record(found, of)
+    page = render_reading(record)
+    assert "quadratic" not in page
+    assert page.index(">kappa</div>") < page.index(f"the same grade; kappa {one.kappa:.2f}.")
+    assert page.index("What was taken for what") < page.index("Where they differ")
+    with_order = render_reading(record | {"ordered": True})
+    assert "quadratic kappa" in with_order
+    assert "What was taken for what" not in with_order
+
+
+def test_a_list_of_an_earlier_version_has_an_order(folder):
+    record = list_record(folder / "images.csv", CARD)
+    del record["ordered"]
+    write_json(folder / LIST_FILE, record)
+    assert read_list(folder).ordered
+
+
 def test_a_patient_who_was_read_in_part_was_referred_for_nothing_that_anybody_knows(tmp_path):
     rows = [ImageRow(file, grade, np.eye(6)[grade], 0.2, refer(grade, 0.2, 0.5, SCHEME), "") for file, grade in SIDES]
     patients = work_list(rows, [Owner(file[0], "") for file, _ in SIDES], SCHEME)
@@ -120,12 +147,13 @@ def test_without_referable_grades_nothing_is_said_of_what_the_doctor_found(folde
     write_json(folder / LIST_FILE, list_record(folder / "images.csv", CARD | {"scheme": {"grades": SCHEME.grades}}))
     of = read_list(folder)
     record = reading_record(joined([saved(folder, "x.csv", ("c1", "agree", "severe"))], of), of)
-    words = " ".join(reading_summary(record["readers"][0], record["referable"]))
+    words = " ".join(reading_summary(record["readers"][0], record["referable"], True))
     assert "found no patient" not in words
     assert "names no referable grades, so what was missed cannot be told." in words
     assert "names no referable grades" in render_reading(record)
     record["referable"] = ["severe"]
-    assert "found no patient with a referable grade" in " ".join(reading_summary(record["readers"][0], ["severe"]))
+    words = " ".join(reading_summary(record["readers"][0], ["severe"], True))
+    assert "found no patient with a referable grade" in words
 
 
 def test_two_readers_are_compared_with_each_other_and_the_later_file_counts(folder):

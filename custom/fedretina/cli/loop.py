@@ -173,7 +173,7 @@ def _reading(files: tuple[Path, ...], folder: Path, out: Path | None) -> None:
     except FedretinaError as error:
         fail(str(error))
     for one in record["readers"]:
-        for sentence in reading_summary(one, record["referable"]):
+        for sentence in reading_summary(one, record["referable"], of.ordered):
             click.echo(f"{one['reader']}: {sentence}" if one["reader"] else sentence)
     click.echo(of.record["notice"])
     click.echo(f"report: {target}")

@@ -90,6 +90,29 @@ def quadratic_kappa(predicted: ArrayLike, labels: ArrayLike) -> float | None:
     return None if by_chance == 0 else float(1 - np.mean((answer - truth) ** 2) / by_chance)
 
 
+def plain_kappa(predicted: ArrayLike, labels: ArrayLike) -> float | None:
+    """Cohen's kappa without weights, for classes that have no order: every mistake counts alike.
+
+    `cohen_kappa_score` gives the same to 1e-12; see `quadratic_kappa` for why it is not asked.
+
+    Args:
+        predicted: Class numbers [N].
+        labels: Class numbers [N].
+
+    Returns:
+        A number in [-1, 1]; 0 is the agreement of chance. None where it is undefined, that is where all
+        predictions and all labels are the same single class.
+
+    Raises:
+        TrainingError: The shapes differ or there are no images.
+    """
+    answer, truth = _pair(predicted, labels)
+    by_chance = sum(float((answer == one).mean() * (truth == one).mean()) for one in np.unique(truth))
+    # By chance all are alike only where there is one class; a sum of shares may miss 1 by its last bit.
+    alone = len(np.unique(np.concatenate([answer, truth]))) == 1
+    return None if alone else float((np.mean(answer == truth) - by_chance) / (1 - by_chance))
+
+
 def _pair(predicted: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     answer, truth = np.asarray(predicted), np.asarray(labels)
     if answer.ndim != 1 or answer.shape != truth.shape or not answer.size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from fedretina.data.manifest import csv_rows
 from fedretina.errors import DataError, StateError
 from fedretina.evaluation.bootstrap import Share, exact_interval
-from fedretina.evaluation.metrics import quadratic_kappa
+from fedretina.evaluation.metrics import plain_kappa, quadratic_kappa
+from fedretina.settings.images import has_order
 from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import read_json
 
@@ -40,11 +42,13 @@ class WorkList(NamedTuple):
         record: What `list.json` holds.
         scheme: The site's grades.
         answers: By the name of the file.
+        ordered: Whether one grade is worse than another, see `ImageSettings.ordered`.
     """
 
     record: Mapping[str, Any]
     scheme: GradingScheme
     answers: Mapping[str, Answer]
+    ordered: bool
 
 
 class Decision(NamedTuple):
@@ -72,13 +76,22 @@ class Difference(NamedTuple):
         answer: What the model said.
         decision: What the doctor decided.
         missed: Whether the doctor calls it referable and the list did not refer the patient.
-        apart: How many grades lie between the two; None where one of them has no place in their order.
+        apart: How many grades lie between the two; None where one of them has no place in their order, or there is
+            no order.
     """
 
     answer: Answer
     decision: Decision
     missed: bool
     apart: int | None
+
+
+class Confusion(NamedTuple):
+    """How many photographs the model gave one grade and a doctor another."""
+
+    answered: str
+    decided: str
+    photographs: int
 
 
 class Reading(NamedTuple):
@@ -89,7 +102,8 @@ class Reading(NamedTuple):
         decided: Photographs with a decision.
         hidden: How many of them were decided before the answer was shown.
         agreed: Photographs with the same grade, of those to which both gave one that can be graded.
-        kappa: Quadratic kappa over these; None where it is undefined.
+        kappa: Kappa over these, quadratic where the grades have an order, else with every mistake alike; None where
+            it is undefined.
         patients_agreed: Patients all of whose such photographs have the same grade, with an exact interval.
         ungradable: Photographs that the doctor calls ungradable, though they had a grade.
         missed: Patients with a referable grade by the doctor whom the list did not refer, of all such patients; None
@@ -97,6 +111,7 @@ class Reading(NamedTuple):
         needless: Patients that the list referred, of those all of whose photographs the doctor graded, none as
             referable. Of a patient who was read in part nobody knows.
         differences: Where the two differ, the gravest first.
+        confusions: Grades that were taken for each other in photographs that both graded, the commonest first.
     """
 
     reader: str
@@ -109,6 +124,7 @@ class Reading(NamedTuple):
     missed: Share | None
     needless: Share | None
     differences: tuple[Difference, ...]
+    confusions: tuple[Confusion, ...]
 
 
 class Readers(NamedTuple):
@@ -117,7 +133,7 @@ class Readers(NamedTuple):
     Attributes:
         readers: Their names.
         agreed: Photographs with the same grade, of those that both graded.
-        kappa: Quadratic kappa over these.
+        kappa: See `Reading.kappa`.
     """
 
     readers: tuple[str, str]
@@ -138,6 +154,7 @@ def list_record(images: Path, card: Mapping[str, Any]) -> dict[str, Any]:
         "list": _digest(images),
         **{name: card[name] for name in ("site", "run", "synthetic", "model_digest", "scheme")},
         "threshold": card["referral"]["threshold"],
+        "ordered": has_order(card["settings"]),
     }
 
 
@@ -161,7 +178,8 @@ def read_list(folder: Path) -> WorkList:
         row["file"]: Answer(row["file"], row["patient"], row["eye"], row["refer"] == "yes", row["grade"], row["u"])
         for row in rows
     }
-    return WorkList(record, GradingScheme.model_validate(record["scheme"]), answers)
+    # Lists of earlier versions do not say whether there is an order.
+    return WorkList(record, GradingScheme.model_validate(record["scheme"]), answers, record.get("ordered", True))
 
 
 def read_decisions(path: Path, of: WorkList) -> dict[str, list[Decision]]:
@@ -234,7 +252,7 @@ def reading(reader: str, decisions: Sequence[Decision], of: WorkList) -> Reading
             one,
             missed=one.grade in sick and answer.patient not in referred,
             apart=abs(places[answer.grade] - places[one.grade])
-            if answer.grade in places and one.grade in places
+            if of.ordered and answer.grade in places and one.grade in places
             else None,
         )
         for answer, one in pairs
@@ -245,12 +263,13 @@ def reading(reader: str, decisions: Sequence[Decision], of: WorkList) -> Reading
         decided=len(pairs),
         hidden=sum(one.hidden for one in decisions),
         agreed=(sum(same), len(both)),
-        kappa=_kappa([(places[answer.grade], places[one.grade]) for answer, one in both]),
+        kappa=_kappa([(places[answer.grade], places[one.grade]) for answer, one in both], of.ordered),
         patients_agreed=exact_interval(sum(agreeing.values()), len(agreeing)),
         ungradable=sum(one.verdict == "ungradable" and answer.grade in places for answer, one in pairs),
         missed=exact_interval(len(ill - referred), len(ill)) if sick else None,
         needless=exact_interval(len(well & referred), len(well)) if sick else None,
         differences=tuple(sorted(differences, key=_gravity)),
+        confusions=_confusions((answer.grade, one.grade) for answer, one in both if answer.grade != one.grade),
     )
 
 
@@ -263,7 +282,8 @@ def between_readers(by_reader: Mapping[str, Sequence[Decision]], of: WorkList) -
         files = sorted(graded[0].keys() & graded[1].keys())
         if files:
             pairs = [(places[graded[0][file]], places[graded[1][file]]) for file in files]
-            found.append(Readers((first, second), (sum(a == b for a, b in pairs), len(pairs)), _kappa(pairs)))
+            same = sum(a == b for a, b in pairs)
+            found.append(Readers((first, second), (same, len(pairs)), _kappa(pairs, of.ordered)))
     return found
 
 
@@ -282,8 +302,14 @@ def joined(files: Iterable[Path], of: WorkList) -> dict[str, list[Decision]]:
     return {reader: list(decisions.values()) for reader, decisions in found.items()}
 
 
-def _kappa(pairs: Sequence[tuple[int, int]]) -> float | None:
-    return quadratic_kappa([a for a, _ in pairs], [b for _, b in pairs]) if pairs else None
+def _kappa(pairs: Sequence[tuple[int, int]], ordered: bool) -> float | None:
+    kappa = quadratic_kappa if ordered else plain_kappa
+    return kappa([a for a, _ in pairs], [b for _, b in pairs]) if pairs else None
+
+
+def _confusions(pairs: Iterable[tuple[str, str]]) -> tuple[Confusion, ...]:
+    counted = Counter(pairs).items()
+    return tuple(Confusion(*pair, count) for pair, count in sorted(counted, key=lambda one: (-one[1], one[0])))
 
 
 def _gravity(one: Difference) -> tuple[bool, float, str]:
@@ -303,6 +329,7 @@ def reading_record(by_reader: Mapping[str, Sequence[Decision]], of: WorkList) ->
         "kind": "reading",
         **{name: of.record[name] for name in ("site", "run", "synthetic", "model_digest", "threshold", "list")},
         "referable": list(of.scheme.referable),
+        "ordered": of.ordered,
         "photographs": len(of.answers),
         "patients": len({one.patient for one in of.answers.values()}),
         "read": len(every),
@@ -311,6 +338,7 @@ def reading_record(by_reader: Mapping[str, Sequence[Decision]], of: WorkList) ->
                 **one._asdict(),
                 **{name: _plain(getattr(one, name)) for name in ("patients_agreed", "missed", "needless")},
                 "agreed": list(one.agreed),
+                "confusions": [each._asdict() for each in one.confusions],
                 "differences": [
                     {
                         **each.answer._asdict(),

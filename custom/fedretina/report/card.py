@@ -185,6 +185,7 @@ def build_card(
     """
     threshold = referral_threshold(validation.uncertainty, validation.wrong)
     temperature = fit_temperature(validation.probabilities, validation.labels)
+    ordered = experiment.images.ordered
     promise = None if asked is None else _promised(validation, threshold.value, scheme, asked)
     if promise is not None and asked is not None and asked.drawn and promise["reason"] == "too_few_patients":
         promise |= _drawn(validation, threshold.value, scheme, asked, curve if model == FEDERATED else None)
@@ -233,8 +234,8 @@ def build_card(
             "curve": _curve(threshold_curve(validation, threshold.value, scheme, least)),
         },
         **({} if promise is None else {"promise": promise}),
-        "sets": _sets(validation, test, scheme, experiment.images.ordered),
-        "test": None if test is None or not len(test.labels) else _grading(test, scheme, support),
+        "sets": _sets(validation, test, scheme, ordered),
+        "test": None if test is None or not len(test.labels) else _grading(test, scheme, support, ordered),
         "images": dict(counts),
         "data_fingerprint": fingerprint,
         "data_changes": list(data_changes),
@@ -319,14 +320,17 @@ def _curve(curve: ThresholdCurve) -> dict[str, Any]:
     return {name: list(one) if isinstance(one, tuple) else one for name, one in curve._asdict().items()}
 
 
-def _grading(test: LabelledPredictions, scheme: GradingScheme, support: SupportedAuc | None) -> dict[str, Any]:
+def _grading(
+    test: LabelledPredictions, scheme: GradingScheme, support: SupportedAuc | None, ordered: bool
+) -> dict[str, Any]:
+    """Figures of the test split; quadratic kappa only where the grades have the order that it counts steps of."""
     counted = {} if support is None else {"support": _support(support, scheme)}
     return {
         **counted,
         "images": len(test.labels),
         "patients": len(set(test.patients)),
         "accuracy": accuracy(test.predicted, test.labels),
-        "kappa": quadratic_kappa(test.predicted, test.labels),
+        "kappa": quadratic_kappa(test.predicted, test.labels) if ordered else None,
     }
 
 

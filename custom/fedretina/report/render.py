@@ -198,8 +198,10 @@ def render_reading(reading: Mapping[str, Any]) -> str:
     """
     if reading.get("kind") != "reading":
         raise StateError("this record is none of a reading: give `fedretina report` the decisions that a page saved.")
-    sentences = [summary.reading_summary(one, reading["referable"]) for one in reading["readers"]]
-    return _render("reading.html.j2", reading=reading, sentences=sentences)
+    ordered = reading.get("ordered", True)
+    sentences = [summary.reading_summary(one, reading["referable"], ordered) for one in reading["readers"]]
+    kappa = summary.kappa_name(ordered)
+    return _render("reading.html.j2", reading=reading, sentences=sentences, ordered=ordered, kappa=kappa)
 
 
 def render_cases(cases: Mapping[str, Any]) -> str:

@@ -46,12 +46,18 @@ def site_summary(report: Mapping[str, Any]) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def reading_summary(reader: Mapping[str, Any], referable: Sequence[str]) -> list[str]:
+def kappa_name(ordered: bool) -> str:
+    """What the kappa of a reading is called: without an order of grades it has no weights."""
+    return "quadratic kappa" if ordered else "kappa"
+
+
+def reading_summary(reader: Mapping[str, Any], referable: Sequence[str], ordered: bool) -> list[str]:
     """The sentences on a doctor's decisions; see `prediction.decisions.Reading`.
 
     Args:
         reader: The decisions.
         referable: The site's referable grades; empty where its scheme names none.
+        ordered: Whether one grade is worse than another.
     """
     same, graded = reader["agreed"]
     missed, needless, patients = reader["missed"], reader["needless"], reader["patients_agreed"]
@@ -66,7 +72,7 @@ def reading_summary(reader: Mapping[str, Any], referable: Sequence[str]) -> list
     else:
         found.append("The site's scheme names no referable grades, so what was missed cannot be told.")
     if graded:
-        kappa = "" if reader["kappa"] is None else f"; quadratic kappa {number(reader['kappa'])}"
+        kappa = "" if reader["kappa"] is None else f"; {kappa_name(ordered)} {number(reader['kappa'])}"
         found.append(f"Doctor and model gave {count(same)} of {count(graded)} photographs the same grade{kappa}.")
     if patients:
         found.append(
