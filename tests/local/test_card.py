@@ -129,8 +129,8 @@ def test_without_referable_grades_it_says_that_a_grade_refers_nobody():
 
 
 def test_a_phantom_model_says_so_and_a_real_one_does_not():
-    assert any("drawn images" in sentence for sentence in card(synthetic=True)["limits"])
-    assert not any("drawn images" in sentence for sentence in card()["limits"])
+    assert any("made by a program" in sentence for sentence in card(synthetic=True)["limits"])
+    assert not any("made by a program" in sentence for sentence in card()["limits"])
 
 
 @pytest.mark.parametrize("modality", ["fundus", "oct", "dermoscopy", "heart_sound", "activity"])
@@ -155,6 +155,16 @@ def test_a_card_is_for_what_the_model_was_trained_on_and_for_nothing_else(modali
     assert ("quadratic kappa" in card_page(made)) == own.ordered
     assert ("type: kappa" in hub_page(leaving, "")) == own.ordered
     assert own.healthy in made["not_intended"][-1]
+    gate = {"format": 2, "limit": 3.0, "rules": [], "usual": {"share": 0.25}, "model": "d" * 64, "tensors": "e" * 64}
+    own_images = {"images": 120, "stopped": 2, "unusual": 9}
+    look = LookFigures(gate, own_images, {"all": 60, "stopped": 1, "odd": 5}, {}, *np.zeros((2, 120), bool))
+    for words in ({}, {"look": look}):
+        page = card_page(card(experiment=Experiment.resolve(asked), synthetic=True, gate=True, **words))
+        assert page.count(own.words) >= 4
+        assert [name for name, kind in kinds.items() if kind.words in page] == [modality]
+        assert modality == "fundus" or "photograph" not in page.lower()
+        assert "camera" not in page
+    assert ("too dark" in page, "With the gate as well" in page) == (not own.signal, True)
     page = hub_page(leaving, "")
     assert f"nothing but {own.words}" in page
     told = f"{page}{bundle}"
@@ -291,7 +301,7 @@ def test_it_says_what_the_gate_stops_and_what_its_own_doubt_would_have():
     page = card_page(made)
     assert "Of the site's own test images it stops 2 of 120." in page
     assert "blurred: 2 of 3 stopped, 1 doubtful by the model itself" in page
-    assert "Nothing looks at a photograph before it is answered" in card_page(card())
+    assert "Nothing looks at fundus photographs before they are answered" in card_page(card())
     assert json.loads(json.dumps(made, allow_nan=False)) == made
 
 

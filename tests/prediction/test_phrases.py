@@ -104,8 +104,8 @@ def limits():
     scheme, threshold = GradingScheme(grades=("a", "b")), ReferralThreshold(0.5, "measured", 40, 10, 8, 5)
     triage = Triage(exact_interval(37, 37), None, None, None, None)
     orders = (None, FigureInterval(0.7, 0.6, 0.8, 100), FigureInterval(0.6, 0.4, 0.8, 100))
-    found = [card._limits(scheme, False, threshold, "fitted", triage, order) for order in orders]
-    return {*itertools.chain(*found, card._limits(scheme, True, threshold, "fitted", None, None))}
+    found = [card._limits(scheme, threshold, "fitted", triage, order) for order in orders]
+    return {*itertools.chain(*found, card._limits(scheme, threshold, "fitted", None, None))}
 
 
 def _ours(kind):
@@ -133,7 +133,9 @@ def test_what_card_and_gate_say_is_translated(tmp_path):
         *limits(),
         *(_fault(data, tmp_path / "file") for data in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"words")),
         *by_pattern(["a1.png", "b.png", "c.png"], r"(?P<patient>a)").how,
-        *itertools.chain(*(card._not_intended(kind) for kind in ImageSettings.choices().values() if _ours(kind))),
+        *itertools.chain(
+            *([*card._not_intended(kind), card._made(kind)] for kind in ImageSettings.choices().values() if _ours(kind))
+        ),
         card.UNMEASURED,
         card.GATED,
         card._TRUTH,
@@ -155,6 +157,9 @@ def test_what_cards_of_earlier_versions_say_is_translated(language):
         "It knows no disease but the one that the grades describe. The best grade does not mean a healthy eye.",
         "The uncertainty tells how little the model has to go on. It does not notice every strange image: by itself it "
         "may be sure of one that is no retina at all.",
+        "It learned from drawn images of no real eye. What it says of a real photograph means nothing.",
+        "An image unlike those that this site trained on counts as doubtful. That notices other kinds of images and "
+        "most spoiled photographs, other cameras at some sites only, and a disease that nobody graded hardly ever.",
     ):
         assert Phrases(language).said(sentence).language == language, sentence
 

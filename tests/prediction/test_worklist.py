@@ -333,9 +333,9 @@ def test_the_script_finds_what_the_page_gives_it(card):
 
 def test_a_phantom_model_and_a_rule_that_refers_everyone_are_marked(card):
     assert card["synthetic"] is False
-    assert "no real eye" not in page(card, listed()).split("Limits of this model")[0]
+    assert "no real patient" not in page(card, listed()).split("Limits of this model")[0]
     marked = page(card | {"synthetic": True}, listed())
-    assert "no real eye" in marked.split("<h1>")[0]
+    assert "no real patient" in marked.split("<h1>")[0]
     every = card["referral"] | {"threshold": 0.0, "reason": "too_few_images"}
     assert "This model refers every patient." in page(card | {"referral": every}, listed())
     some = card["referral"] | {"threshold": 0.4, "reason": "measured"}

@@ -240,7 +240,7 @@ def _predict(
     lines = [*warning, *summary_words(found, english), *notes, *(f"{name}: {path}" for name, path in paths.items())]
     lines += [*_said_in_kind(kinds, out / FOLDER), *verdict_words(predictor.card), *drawn_note(predictor.card)]
     if predictor.card["synthetic"]:
-        lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
+        lines.append("This model learned from drawn images. What it says of real ones means nothing.")
     return record, [*lines, predictor.card["notice"]]
 
 

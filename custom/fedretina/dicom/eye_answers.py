@@ -76,7 +76,7 @@ class AnsweringModel(NamedTuple):
     @property
     def notices(self) -> tuple[str, ...]:
         """What stands on every answer."""
-        drawn = "The model learned from drawn images: what it says of a real photograph means nothing."
+        drawn = "The model learned from drawn images: what it says of real ones means nothing."
         return (self.notice, drawn) if self.synthetic else (self.notice,)
 
 

@@ -136,7 +136,7 @@ def hub_page(card: Mapping[str, Any], kind: str) -> str:
         "```python",
         "import fedretina",
         "",
-        "for row in fedretina.load(PATH).predict(PHOTOGRAPHS):",
+        "for row in fedretina.load(PATH).predict(FOLDER):",
         "    print(row.file, row.grade, row.uncertainty, row.referral, row.fault)",
         "```",
         "",
@@ -161,7 +161,7 @@ def hub_page(card: Mapping[str, Any], kind: str) -> str:
         f"Encoder {encoder.get('name', 'not known')}, pre-trained on "
         f"{encoder.get('pretrained_on', 'what is not told')} (licence "
         f"{encoder.get('licence', 'not told')}). Model {card['model_digest']}.",
-        "" if not card["synthetic"] else "\nIt learned from drawn images of no real eye.",
+        "" if not card["synthetic"] else "\nIt learned from drawn images of no real patient.",
         "",
         "The licence of the model is for the site to name: write it into the header, and mind the encoder's.",
     ]

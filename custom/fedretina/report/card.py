@@ -75,7 +75,7 @@ _TRUTH = "The truth that it was measured against is the grade that this site's r
 
 GATED = (
     "An image unlike those that this site trained on counts as doubtful. That notices other kinds of images and most "
-    "spoiled photographs, other cameras at some sites only, and a disease that nobody graded hardly ever."
+    "spoiled ones, other devices at some sites only, and a disease that nobody graded hardly ever."
 )
 
 
@@ -200,7 +200,8 @@ def build_card(
         "limits": [
             *_changed(data_changes),
             *_seen(start, public_sets),
-            *_limits(scheme, synthetic, threshold, temperature.reason, expected, order),
+            *([_made(experiment.images)] if synthetic else []),
+            *_limits(scheme, threshold, temperature.reason, expected, order),
             *([] if promise is None or promise["reason"] == "kept" else [not_promised(promise)]),
             GATED if gate else UNMEASURED,
             _TRUTH,
@@ -388,18 +389,21 @@ def _seen(start: Mapping[str, Any], public_sets: Sequence[str]) -> list[str]:
     ]
 
 
+def _made(images: type[ImageSettings] | ImageSettings) -> str:
+    return (
+        f"It learned from {images.words} made by a program, of no real patient. What it says of real ones means "
+        "nothing."
+    )
+
+
 def _limits(
     scheme: GradingScheme,
-    synthetic: bool,
     threshold: ReferralThreshold,
     temperature: str,
     expected: Triage | None,
     order: FigureInterval | None,
 ) -> list[str]:
     found = [
-        "It learned from drawn images of no real eye. What it says of a real photograph means nothing."
-        if synthetic
-        else "",
         "The site's scheme names no referable grades, so a grade alone refers nobody: only doubt and ungradable images "
         "do, and how many patients with disease would be missed cannot be told."
         if not scheme.referable

@@ -10,6 +10,7 @@ from fedretina.evaluation.verdict import FEDERATED
 from fedretina.plurals import counted
 from fedretina.report.text import in_percent, threshold_places
 from fedretina.report.verdict_words import kept_sentence, verdict_sentence
+from fedretina.settings.images import modality_of, samples_words
 from fedretina.settings.scheme import in_words
 
 HEADS: Mapping[str, str] = {
@@ -47,7 +48,7 @@ _ASKED = ("validation", "test")
 
 _FIGURES = (
     ("load", "Patients that would be referred"),
-    ("gated_load", "With the gate as well: those with a photograph that it stops or calls unusual"),
+    ("gated_load", "With the gate as well: those any of whose {samples} it stops or calls unusual"),
     ("doubt_load", "Patients that would be referred for doubt alone"),
     ("missed", "Patients with referable disease that would be missed"),
     ("sensitivity", "Patients with referable disease that would be referred"),
@@ -101,28 +102,33 @@ def order_words(card: Mapping[str, Any]) -> list[str]:
 
 _UNUSUAL = (
     "So one that is among the site's least usual, as those of up to {} % of its own patients are, is referred as well, "
-    "with its grade, as unusual for this site; eyes of another camera that are like the site's own still pass. "
+    "with its grade, as unusual for this site; those of another device that are like the site's own still pass. "
 )
 
 
 def look_words(card: Mapping[str, Any]) -> list[str]:
     """What is looked for before an answer, in sentences; cards of models without a gate say that nothing is."""
-    look = card.get("look")
+    look, samples = card.get("look"), samples_words(card["settings"])
     if look is None:
-        return ["Nothing looks at a photograph before it is answered: this model has no gate."]
+        return [f"Nothing looks at {samples} before they are answered: this model has no gate."]
     usual = look["gate"].get("usual")
+    kind = modality_of(card["settings"])
     said = [
-        "Before it answers, a gate looks at the photograph. One of another kind is refused; one that is too dark, "
-        "overexposed, blurred or covered is referred as ungradable, both without a grade; one unlike this site's "
-        "photographs, such as another camera's, is referred with that mark, whatever its grade."
+        f"Before it answers {samples}, a gate looks at each.",
+        # Of a signal there is no picture to look at.
+        ""
+        if kind is not None and kind.signal
+        else "One of another kind is refused; one that is too dark, overexposed, blurred or covered is referred as "
+        "ungradable, both without a grade.",
+        "One unlike this site's own, such as another device's, is referred with that mark, whatever its grade.",
     ]
     if look["gate"]["limit"] is None:
         said.append("This site has too few images to tell how its own look, so only what is odd anywhere is stopped.")
     else:
         said.append(
-            "It marks another camera only where this site's own photographs are much alike. "
+            f"It marks another device only where this site's own {samples} are much alike. "
             + (_UNUSUAL.format(_asked(usual["share"])) if usual else "")
-            + "Have some photographs of a new camera graded by a doctor before the model answers its patients."
+            + f"Have some {samples} of a new device graded by a doctor before the model answers its patients."
         )
     own = look["own"]
     if own["images"]:
@@ -134,7 +140,7 @@ def look_words(card: Mapping[str, Any]) -> list[str]:
     ]
     if spoiled:
         said.append(f"Tried on validation images that were spoiled on purpose: {'; '.join(spoiled)}.")
-    return said
+    return [one for one in said if one]
 
 
 def not_promised(promise: Mapping[str, Any]) -> str:
@@ -172,7 +178,7 @@ def promise_words(card: Mapping[str, Any]) -> list[str]:
         asked,
         f"So an image is referred as well when its chance of referable disease is {_least(promise['threshold'])} % "
         f"or more, as the model gives it before its temperature: {stands}",
-        "It holds for patients like those of validation; another camera or other patients are not among them.",
+        "It holds for patients like those of validation; another device or other patients are not among them.",
     ]
 
 
@@ -248,7 +254,7 @@ def gate_words(card: Mapping[str, Any]) -> str:
     )
     return (
         " Where an image is unlike those that the site trained on (another kind of image, a spoiled one, often another "
-        f"camera), u is 1 and it is doubtful, however sure its grade seems. Of the site's own, {own} are."
+        f"device's), u is 1 and it is doubtful, however sure its grade seems. Of the site's own, {own} are."
     )
 
 
@@ -352,7 +358,12 @@ def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> lis
     if figures is None:
         return ["Nothing is known: the test split was not read."]
     table = ["| on this site's test patients | |", "|---|---|"]
-    table += [f"| {words} | {share_words(figures[name])} |" for name, words in _FIGURES if name in figures]
+    samples = samples_words(card["settings"])
+    table += [
+        f"| {words.format(samples=samples)} | {share_words(figures[name])} |"
+        for name, words in _FIGURES
+        if name in figures
+    ]
     grading = card["test"]
     if grading is None:
         return table

@@ -35,7 +35,7 @@ _SUBGROUP_FIGURES = (
 )
 _REFERRAL_FIGURES = (
     ("load", "patients that a doctor would see"),
-    ("gated_load", "with the gate as well: those with a photograph that it stops or calls unusual"),
+    ("gated_load", "with the gate as well: those with an image that it stops or calls unusual"),
     ("doubt_load", "patients that a doctor would see for doubt alone"),
     ("sensitivity", "patients with referable disease that a doctor would see"),
     ("missed", "patients with referable disease that would be missed"),

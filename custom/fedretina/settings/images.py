@@ -94,10 +94,30 @@ def has_order(settings: Mapping[str, Any]) -> bool:
     Args:
         settings: As the ends of the run agreed on them. Of a modality that is not installed here no order is claimed.
     """
+    kind = modality_of(settings)
+    return kind is not None and kind.ordered
+
+
+def samples_words(settings: Mapping[str, Any]) -> str:
+    """What the samples of a run are called in a sentence, see `ImageSettings.words`; "images" where nobody knows.
+
+    Args:
+        settings: As for `has_order`.
+    """
+    kind = modality_of(settings)
+    return "images" if kind is None else kind.words
+
+
+def modality_of(settings: Mapping[str, Any]) -> type[ImageSettings] | None:
+    """The modality of a run; None where it is not installed here.
+
+    Args:
+        settings: As for `has_order`.
+    """
     try:
-        return modality_settings(settings.get("images", {}).get("modality", ImageSettings.default)).ordered
+        return modality_settings(settings.get("images", {}).get("modality", ImageSettings.default))
     except SettingsError:
-        return False
+        return None
 
 
 class SquareSettings(ImageSettings):
