@@ -183,6 +183,33 @@ def test_a_spoilt_model_is_not_blamed_on_the_learning_rate(spoilt, tmp_path):
     sent(1.0)
 
 
+@pytest.mark.attack(
+    "a hostile server",
+    "a model with a negative running variance, of which a site's network would draw the root",
+    "each site refuses it before it loads it",
+)
+@pytest.mark.parametrize(("row", "task"), [("fedavg", "train"), ("fedap", "prepare"), ("oct_moco_fedavg", "pretrain")])
+def test_a_model_with_a_negative_variance_is_not_loaded(tiny, phantoms, tmp_path, row, task):
+    pretrain = {
+        "phases": [{"name": "pretrain", "rounds": 1}, {"name": "train", "rounds": 1}],
+        "network": {"contrast": {"hidden": 16, "width": 8}},
+    }
+    more = pretrain if task == "pretrain" else {"exchange": {"batchnorm": "shared_all"}}
+    experiment = tiny(row=row, **more)
+    host = Site(experiment, phantoms(experiment, "site-1")["site-1"], tmp_path / "site-1")
+    coordinator = Coordinator(experiment, "r", tmp_path / "server")
+    coordinator.begin(["site-1"])
+    assert coordinator.step.task == task
+    order, down = coordinator.order("site-1"), coordinator.down("site-1")
+    key = next(key for key in sorted(down) if key.endswith("running_var"))
+    turned = down[key].clone()
+    turned[0] = -1e-3
+    with pytest.raises(TrainingError, match=rf"sent for {coordinator.step.name} holds a negative variance") as told:
+        host.handle(order, {**down, key: turned})
+    assert "`fedretina resume r --from STEP`" in str(told.value)
+    host.handle(order, down)
+
+
 def test_a_loss_that_is_not_finite_names_a_model_that_grew(tiny, phantoms, tmp_path, monkeypatch):
     experiment = tiny(phases=[{"name": "train", "rounds": 1}])
     host = Site(experiment, phantoms(experiment, "site-1")["site-1"], tmp_path)

@@ -27,6 +27,7 @@ from fedretina.exchange.partition import (
     VARIANCES,
     Partition,
     largest,
+    negative_variance,
     size_of,
 )
 from fedretina.exchange.payload import Payload, Stamp, Tensors
@@ -133,7 +134,7 @@ def _admit_sums(tensors: Tensors) -> None:
 
 def _admit_roots(key: str, tensor: torch.Tensor) -> None:
     """Check that nothing is negative of which the server, or a site's BatchNorm, draws roots or by which it divides."""
-    if key.endswith(VARIANCES) and bool((tensor < 0).any()):
+    if negative_variance(key, tensor):
         raise RefusedError(f"tensor {key!r} holds a negative variance, which no images have.")
     if key == GRAM:
         if not float(tensor[-1, -1]) >= 1:

@@ -408,20 +408,6 @@ def _role(owner: nn.Module | None, leaf: str) -> Kind | None:
     return Kind.COUNTER if leaf == "num_batches_tracked" else Kind.STATISTIC
 
 
-class Absurd(NamedTuple):
-    """The first tensor that holds an absurd value.
-
-    Attributes:
-        kind: Of the tensor.
-        size: The largest size of its values; nan or inf where one is not finite.
-        most: The largest that is taken.
-    """
-
-    kind: Kind
-    size: float
-    most: float
-
-
 def largest(key: str, kind: Kind) -> float:
     """Largest size of a number under a key, both ways.
 
@@ -444,16 +430,30 @@ def size_of(tensor: torch.Tensor) -> float:
     return max(abs(float(least)), abs(float(most)))
 
 
-def absurd(tensors: Tensors, kinds: Mapping[str, Kind]) -> Absurd | None:
-    """The first of these tensors, in the order of their keys, with a value that is not finite or beyond `largest`.
+def negative_variance(key: str, tensor: torch.Tensor) -> bool:
+    """Whether a variance is below 0, which no images have: BatchNorm and the server draw roots of it."""
+    return key.endswith(VARIANCES) and bool((tensor < 0).any())
+
+
+def absurd(tensors: Tensors, kinds: Mapping[str, Kind]) -> str | None:
+    """What no model holds that can go on, of the first tensor with such a value in the order of the keys.
+
+    That is a value that is not finite or beyond `largest`, or a negative variance.
 
     Args:
         tensors: By key; whole-number ones, and keys of no kind, are not looked at.
         kinds: The kind of every key.
+
+    Returns:
+        What it holds, for a sentence; None where there is none.
     """
     for key in sorted(tensors):
         if key in kinds and tensors[key].is_floating_point():
             size, most = size_of(tensors[key]), largest(key, kinds[key])
             if not math.isfinite(size) or size > most:
-                return Absurd(kinds[key], size, most)
+                return (
+                    f"values out of all proportion ({kinds[key]} tensors: up to {size:.3g}, at most {most:g} is taken)"
+                )
+            if negative_variance(key, tensors[key]):
+                return f"a negative variance ({kinds[key]} tensors), which no images have"
     return None

@@ -221,14 +221,13 @@ class Site:
         """Refuse to load a model that no training can go on from, before it spoils what the site has.
 
         Raises:
-            TrainingError: It holds a value that is not finite, or absurdly large.
+            TrainingError: It holds a value that is not finite or absurdly large, or a negative variance.
         """
         found = absurd(tensors, self.trainer.partition.kinds)
         if found is not None:
             raise TrainingError(
-                f"the model sent for {request.step.name} holds values out of all proportion ({found.kind} tensors: up "
-                f"to {found.size:.3g}, at most {found.most:g} is taken): {self._go_back(request)}; nothing of this "
-                "step is kept."
+                f"the model sent for {request.step.name} holds {found}: {self._go_back(request)}; nothing of this step "
+                "is kept."
             )
 
     def _blame(self, request: _Request, error: DivergedError) -> NoReturn:
