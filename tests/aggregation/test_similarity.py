@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -76,6 +77,33 @@ def test_statistics_are_declared_as_such_and_never_asked_for_elsewhere(tiny):
     assert {parts.kinds[key] for key in parts.sent("prepare")} == {Kind.STATISTIC}
     assert not set(parts.sent("train")) & set(parts.sent("prepare"))
     assert partition_of(tiny(row="fedbn"), build_on_meta(experiment.network)).sent("prepare") == ()
+
+
+@pytest.mark.attack(
+    "a hostile server",
+    "read what few patients' images look like off the statistics of a site's activations",
+    "a site whose training images have fewer patients than min_count sends no such statistics",
+)
+@pytest.mark.parametrize("few", [("site-3",), ("site-1", "site-2", "site-3")], ids=["one", "all"])
+def test_no_statistics_of_few_training_patients_leave(tiny, phantoms, tmp_path, caplog, few):
+    experiment = tiny(row="fedap", phases=[{"name": "train", "rounds": 1}], quorum=3)
+    data = phantoms(experiment)
+    patients = len(set(data["site-1"].split("train").patients))
+    data = {
+        name: replace(site, min_count=1 + len(set(site.split("train").patients)) if name in few else 1)
+        for name, site in data.items()
+    }
+    assert data["site-1"].min_count in (1, patients + 1)
+    first, trained = run_loop(experiment, data, tmp_path, "r")["steps"][:2]
+    assert [name for name in data if first["bytes_up"][name] == 0] == list(few)
+    assert sorted(first["scalars"]) == sorted(data)  # who tells nothing has answered: the quorum is kept
+    telling = [name for name in data if name not in few]
+    assert {site: sorted(weights) for site, weights in first["similarity"].items()} == dict.fromkeys(telling, telling)
+    for site in few:
+        assert f"{site}: fewer patients stand behind the training images" in caplog.text
+        assert trained["mixing"][site] == pytest.approx(dict.fromkeys(data, 1 / 3))  # the plain mean
+    for site in telling:
+        assert trained["mixing"][site] == pytest.approx({**first["similarity"][site], **dict.fromkeys(few, 0.0)})
 
 
 @pytest.mark.slow

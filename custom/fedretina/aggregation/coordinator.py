@@ -201,7 +201,7 @@ class Coordinator:
                     raise RefusedError("the site has answered this step before.")
                 step = self.step
                 names, keys, needed = self._allowed[step.task], self.partition.sent(step.task), self._mixer.needed(step)
-                if step.task == "calibrate" and not payload.tensors:
+                if step.task in ("prepare", "calibrate") and not payload.tensors:
                     keys = ()  # too few patients to tell of: like an answer to `curve` it counts, and tells nothing
                 came, ways = self._decoded(site, payload) if self._encoding is not None else (payload, {})
                 admit(came, self._stamp(), self.partition, names, keys, self.experiment.theta.largest, needed)
@@ -281,8 +281,7 @@ class Coordinator:
                 mixed, said = self._mixed()
             record |= said
         if step.task == "prepare":
-            statistics = {site: answers.spool.read(site) for site in record["scalars"]}
-            record["similarity"] = personal_weights(statistics, self.experiment.aggregation.rule)
+            record["similarity"] = self._similarity(record["scalars"])
         if step.task == "calibrate":
             mixed = self._temperatures(record["scalars"])
         if step.task == "finalise":
@@ -344,6 +343,15 @@ class Coordinator:
             self._model.state,
             lambda site, own: self._store.put_for(number, site, own),
         )
+
+    def _similarity(self, sites: Collection[str]) -> dict[str, dict[str, float]]:
+        """The weights of each site's own model, for the sites that tell of their training images; none for none."""
+        spool = self._answers.spool
+        telling = {site: spool.read(site) for site in sites if spool.holds(site)}
+        if not telling:
+            _log.warning("%s: no site may tell of its training images, so all get the plain mean", self.step.name)
+            return {}
+        return personal_weights(telling, self.experiment.aggregation.rule)
 
     def _temperatures(self, sites: Collection[str]) -> Tensors:
         """The calibrator from what these sites tell; 1 for every image, which changes no answer, where none may."""

@@ -142,11 +142,23 @@ class Site:
         state.require_data(step.number, accept=self._data.changes == "accept")
         if order.task == "prepare":
             self._require_sane(request, tensors)
-            leaving, scalars = self.trainer.statistics(tensors), {"images": float(self._data.counts["train"])}
+            leaving, scalars = self._statistics(tensors), {"images": float(self._data.counts["train"])}
         else:
             leaving, scalars = self._done[order.task](self._since(request))
         state.keep()
         return Payload(leaving, scalars, order.stamp)
+
+    def _statistics(self, tensors: Tensors) -> Tensors:
+        if not self._data.may_be_told("train"):
+            _log.warning(
+                "%s: fewer patients stand behind the training images than data.min_count, %d, so no statistics of "
+                "these images leave: the site gets the plain mean of the sites' models, and the others' models are "
+                "mixed without its own.",
+                self._data.name,
+                self._data.min_count,
+            )
+            return {}
+        return self.trainer.statistics(tensors)
 
     def _restart(self, state: SiteState, accepted: int | None) -> None:
         """Go back to where the job's settings say that the run starts again, unless that was done before."""

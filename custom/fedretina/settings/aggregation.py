@@ -63,6 +63,9 @@ class UawSettings(RuleSettings):
 class SimilaritySettings(RuleSettings):
     """A model per site, mixed by how alike BatchNorm statistics are (FedAP), which sites send once before training.
 
+    A site whose training images are of fewer patients than its `data.min_count` sends none. It trains as the others do,
+    and gets the plain mean of all models; those of the others are mixed without its own.
+
     Attributes:
         name: "similarity".
         own_share: Weight m of a site in its own model; 0.5 in FedAP.

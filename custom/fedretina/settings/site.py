@@ -79,8 +79,9 @@ class SiteDataSettings(BaseModel):
         bad_files: Whether images that cannot be read are left out or stop the site.
         limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
             from the images of train that its own limit leaves and from those without a label.
-        min_count: Fewest patients behind any count of answers that leaves the site, and behind any figure and any
-            sum of features of its validation or test split; more than it has, and none leaves.
+        min_count: Fewest patients behind any count of answers that leaves the site, behind any figure and any sum of
+            features of its validation or test split, and behind the statistics of its training images (FedAP); more
+            than it has, and none leaves.
         changes: What happens when the manifest lists other files, labels, patients or splits than when the site's
             rounds of a run began, so that it could be tested on what it was trained on: "refuse" keeps the site out of
             the run until the old manifest is back, "accept" goes on, and the model's card says so.
