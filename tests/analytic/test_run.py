@@ -160,7 +160,7 @@ def test_grades_of_few_patients_are_in_no_sum(analytic, phantoms, tmp_path):
     found = run_loop(experiment, {**data, "site-3": few}, tmp_path, "r")
     assert list(found["steps"][0]["refused"]) == ["site-3"]
     assert sorted(found["sites"]) == ["site-1", "site-2"]
-    assert "site-3" in found["without_result"]
+    assert found["without_result"]["site-3"] == str(caught.value)  # also at the end it hears why, and what to do
 
 
 @pytest.mark.attack(

@@ -86,9 +86,13 @@ def test_a_record_by_its_path_and_a_place_for_the_page(root, tmp_path):
 
 
 def test_what_is_not_there_is_said_in_a_sentence(root, tmp_path):
+    without = tmp_path / "two" / "site-1"
+    without.mkdir(parents=True)
+    (without / "state.json").write_text("{}")
     for words, sentence in (
         (["nope", "--root", root], "no finished run nope"),
         (["one", "--root", root, "--site", "site-9"], "no report of site-9 in a run one"),
+        (["two", "--root", tmp_path, "--site", "site-1"], "the site's log says why"),
         (["--root", tmp_path / "none"], "no finished run"),
         ([root / "one" / "site-1" / "final" / "card.json"], "neither a report.json nor a results.json"),
         ([root / "missing.json"], "is missing"),

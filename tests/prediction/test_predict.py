@@ -179,6 +179,14 @@ def test_bad_input_ends_with_a_sentence_and_code_2(hospital, folder, tmp_path):
     no_model = call(folder, "--model", tmp_path / "empty", "--out", tmp_path / "out")
     assert no_model.exit_code == 2
     assert "holds no site's model: name RUN/SITE/final of a finished run" in no_model.stderr
+    assert "log says why" not in no_model.stderr
+    (tmp_path / "empty" / "state.json").write_text("{}")  # a site of a run that ended without a model of it
+    for part in (tmp_path / "empty", tmp_path / "empty" / "final"):
+        without = call(folder, "--model", part, "--out", tmp_path / "out")
+        assert without.exit_code == 2
+        assert f"{part} holds no site's model" in without.stderr
+        assert "the site's log says why" in without.stderr
+        assert "`fedretina head take` makes it one" in without.stderr
     (tmp_path / "runs" / "spring").mkdir(parents=True)
     (tmp_path / "runs" / "spring" / "site-3").symlink_to(hospital.final.parent)
     for above in (tmp_path / "runs", tmp_path / "runs" / "spring"):

@@ -11,7 +11,7 @@ from fedretina.errors import FedretinaError
 
 
 @click.command()
-@click.argument("final", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("final", type=click.Path(file_okay=False, path_type=Path))  # where none is, reading it says why
 @click.option(
     "--to",
     required=True,

@@ -180,6 +180,8 @@ def _reading(files: tuple[Path, ...], folder: Path, out: Path | None) -> None:
 
 
 def _stored(root: Path, run: str | None, site: str | None) -> Path:
+    from fedretina.local.site_state import without_model
+
     part = Path("server/results.json") if site is None else Path(site) / "final" / "report.json"
     named = [root / run, Path(run)] if run else list(root.glob("*"))  # a name, or the run's folder wherever it lies
     runs = [folder for folder in named if folder.is_dir()][: 1 if run else None]
@@ -187,7 +189,8 @@ def _stored(root: Path, run: str | None, site: str | None) -> Path:
     if not found:
         who = "finished run" if site is None else f"report of {site} in a run"
         which = f" {run}" if run else ""
-        fail(f"no {who}{which} under {root}: give --root, or end the run first; see `fedretina show`.")
+        why = "" if site is None else next(filter(None, (without_model(folder / site) for folder in runs)), "")
+        fail(f"no {who}{which} under {root}: give --root, or end the run first; see `fedretina show`.{why}")
     return found[-1]
 
 

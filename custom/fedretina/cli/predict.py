@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedretina.prediction.worklist_page import Pictures
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_MODEL = click.Path(file_okay=False, path_type=Path)  # where none is, reading it says why
 _MAPS_AT_ONCE = 32  # photographs whose answers are taken apart together; one by one they cost several times as much
 
 
@@ -39,7 +40,7 @@ class _Page(NamedTuple):
 
 @click.command()
 @click.argument("images", type=_FOLDER)
-@click.option("--model", required=True, type=_FOLDER, help="A site's folder of a finished run, such as RUN/SITE/final.")
+@click.option("--model", required=True, type=_MODEL, help="A site's folder of a finished run, such as RUN/SITE/final.")
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where the results go.")
 @click.option(
     "--patients",

@@ -145,6 +145,14 @@ class HeadsFromSums:
         record = {"images_summed": float(sums.counts.sum()), FEW_LEFT_OUT: self._few(split, ~told)}
         return sums, kept._replace(record={**kept.record, **record})
 
+    def require_told(self) -> None:
+        """Say why a site has no part in the sums, where it is its own rule.
+
+        Raises:
+            TrainingError: No grade has enough patients; see `sums`.
+        """
+        self._told(self._data.split("train"))
+
     def own_part(self, encoder: Tensors = _AS_IT_STARTS) -> Snapshot:
         """What the site keeps, without any sums: for a site that takes a total in which it has no part.
 

@@ -403,6 +403,8 @@ class Site:
         tuned = order.accepted is not None and self._plan[order.accepted].task == "tune"
         kept = state.kept(order.accepted if tuned and order.accepted is not None else order.best)
         if kept is None or "contrast_loss" in kept.record:  # a head that never saw a label
+            if self._heads is not None:
+                self._heads.require_told()
             raise TrainingError(
                 f"no update of this site was accepted up to the chosen {self._plan[order.best].name}, "
                 "so it has no personal part for that model."

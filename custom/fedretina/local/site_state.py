@@ -38,6 +38,17 @@ _SITE, _WRITES = "site", "writes"  # in a snapshot's header: the site's record; 
 _ROUNDS = ROUNDS_BACK + 2
 
 
+def without_model(folder: Path) -> str:
+    """Why a site's folder of a run may hold no model, as sentences behind another; "" where it is no such folder."""
+    if not (folder / STATE).exists():
+        return ""
+    return (
+        " A site of which no update and no sums counted ends a run without a model of its own: the site's log says "
+        "why, and so do the run's results at the server. After a run of heads from sums `fedretina head take` makes it "
+        "one."
+    )
+
+
 class Snapshot(NamedTuple):
     """A site's state after a round.
 

@@ -23,6 +23,7 @@ from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.gate.gate import FINE, Gate, Look, Shown
 from fedretina.local.model import site_network
+from fedretina.local.site_state import without_model
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_with_features
 from fedretina.networks.network import Network
@@ -408,7 +409,8 @@ def _no_model(folder: Path) -> str:
     """What to name instead of a folder that holds no model."""
     below = sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/final/card.json"))
     if not below:
-        return f"{folder} holds no site's model: name RUN/SITE/final of a finished run, which holds card.json."
+        why = without_model(folder) or without_model(folder.parent)
+        return f"{folder} holds no site's model: name RUN/SITE/final of a finished run, which holds card.json.{why}"
     some = ", ".join(map(str, below[:_NAMED]))
     more = f" and {len(below) - _NAMED} more" if len(below) > _NAMED else ""
     return f"{folder} holds no site's model itself: name one below it, {some}{more}."
