@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from fedretina.errors import DataError
-from fedretina.settings.site import read_data_settings, read_site_file, read_site_settings
+from fedretina.settings.site import read_data_settings, read_site_file, read_site_settings, shares_named_root
 
 
 def write(tmp_path, words):
@@ -74,6 +74,16 @@ def test_what_is_not_read_beside_the_site_file_is_refused(tmp_path, beside):
     path = write(tmp_path, {"state_root": "runs"})
     with pytest.raises(DataError, match=f"{beside} stands beside the site file of north, where only approval is read"):
         read_site_settings({"fedretina": {"site_file": str(path), beside: "required"}}, "north", tmp_path)
+
+
+def test_a_state_root_is_one_sites_alone_where_its_kit_names_the_site_file(tmp_path, monkeypatch):
+    path = tmp_path / "site.yaml"
+    path.write_text("state_root: runs\n")
+    kit = {"fedretina": {"site_file": str(path)}}
+    assert not shares_named_root(read_site_settings(kit, "site-1", tmp_path), kit)
+    assert not shares_named_root(read_site_settings({}, "site-1", tmp_path), {})
+    monkeypatch.setenv("FEDRETINA_SITE_FILE", str(path))
+    assert shares_named_root(read_site_settings({}, "site-1", tmp_path), {})
 
 
 def test_missing_and_no_text(tmp_path):

@@ -22,6 +22,7 @@ from fedretina.settings.site import (
     SiteSettings,
     read_server_settings,
     read_site_settings,
+    shares_named_root,
 )
 from fedretina.told import one_line
 from fedretina.yaml_file import YamlFileError
@@ -113,12 +114,11 @@ def state_root(fl_ctx: FLContext, settings: SiteSettings | ServerSettings) -> Pa
 def shares_state_root(fl_ctx: FLContext, settings: SiteSettings) -> bool:
     """Whether sites of other hospitals may lie under the same state root: in a rehearsal on one machine.
 
-    So it is in the simulator, and where the environment says where state lies, which all processes of a rehearsal have.
-    A root that a site's own kit names, or that lies in its kit, is one hospital's, whatever it was called before.
+    So it is in the simulator, and where the environment says where state lies, which all processes of a rehearsal have:
+    itself, or by a site file. A root that lies in a site's own kit is one hospital's.
     """
-    if settings.state_root is None:
-        return simulated(fl_ctx) or bool(os.environ.get(STATE_ROOT))
-    return simulated(fl_ctx) or PROPERTY not in _scope_properties(fl_ctx)
+    of_environment = settings.state_root is None and bool(os.environ.get(STATE_ROOT))
+    return simulated(fl_ctx) or of_environment or shares_named_root(settings, _scope_properties(fl_ctx))
 
 
 def with_weights_file(experiment: Experiment, settings: SiteSettings | ServerSettings) -> Experiment:

@@ -32,10 +32,10 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings, modality_settings
 from fedretina.settings.site import (
     APPROVAL,
-    PROPERTY,
     REQUIRED,
     SiteSettings,
     read_site_settings,
+    shares_named_root,
     site_modality,
     site_scheme,
 )
@@ -176,7 +176,7 @@ def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
 def site_ledgers(kit: StartupKit, settings: SiteSettings, run: str | None = None) -> list[Path]:
     """The ledgers of a site, those too that it kept under another name; the folder of each is named after its name.
 
-    A state root that the environment names may hold those of other sites of a rehearsal, so there the name decides.
+    Where other sites of a rehearsal may have theirs under the same state root, the name decides.
 
     Args:
         kit: The site's kit.
@@ -186,7 +186,7 @@ def site_ledgers(kit: StartupKit, settings: SiteSettings, run: str | None = None
     Raises:
         DataError: The kit's privacy.json cannot be read.
     """
-    shared = settings.state_root is not None and PROPERTY not in _properties(kit)
+    shared = shares_named_root(settings, _properties(kit))
     return ledgers(state_root_of(kit, settings), kit.name if shared else None, run)
 
 

@@ -332,6 +332,19 @@ def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -
     return _site_settings(dict(settings), folder, site, f"the settings of {site}")
 
 
+def shares_named_root(settings: SiteSettings, properties: Mapping[str, Any]) -> bool:
+    """Whether sites of other hospitals may lie under the state root that a site's settings name, if they name one.
+
+    So it is where the environment names the site file, as in a rehearsal on one machine. A root that a site's own kit
+    names is one hospital's, whatever it was called before.
+
+    Args:
+        settings: The site's.
+        properties: Properties of the scope.
+    """
+    return settings.state_root is not None and PROPERTY not in properties
+
+
 def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
     """Read the settings of a server; a site's settings and its environment variable mean nothing here.
 
