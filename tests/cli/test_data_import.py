@@ -1,6 +1,8 @@
 """`fedretina data import` as its user runs it, and its page in the documentation."""
 
+import errno
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -89,6 +91,23 @@ def test_a_mistake_ends_with_a_sentence(eyes, tmp_path, words, sentence):
     assert sentence in result.output
     assert "Traceback" not in result.output
     assert not (tmp_path / "out" / "manifest.csv").exists()
+
+
+def test_a_full_disk_ends_with_a_sentence_whichever_file_it_stops(eyes, tmp_path, monkeypatch):
+    real = os.replace
+    for name in ("manifest.csv", "left_out.csv", "site.yaml", "import.json"):
+
+        def full(source, target, name=name):
+            if Path(target).name == name:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(source, target)
+
+        monkeypatch.setattr(os, "replace", full)
+        result = call("eyepacs", eyes, "--out", tmp_path / "out")
+        assert result.exit_code == 2, name
+        assert isinstance(result.exception, SystemExit)
+        assert f"{name} was not" in result.output
+        assert not list((tmp_path / "out").iterdir())
 
 
 def test_an_import_is_written_over_when_asked(eyes, tmp_path):

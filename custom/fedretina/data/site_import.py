@@ -82,6 +82,7 @@ def import_set(
         DataError: The set cannot be read as it stands; `out` holds an import already or cannot be written; what that
             import should leave cannot be read; or its site file has other grades.
         SettingsError: There is no such reader, or it does not know a setting.
+        StateError: The record cannot be written.
     """
     reader(name)
     if not root.is_dir():
