@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +20,23 @@ from fedretina_papers.choices import NAME, EnergySettings, ReadingChoice, RowCho
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _PRESETS = resources.files("fedretina_papers") / "plans"
+
+
+class Compares(NamedTuple):
+    """What a paper's own comparison differs by from the others'.
+
+    Attributes:
+        pooled: Whether its figures are of the test images of all sites together, and not of each site.
+        side_by_side: Whether its methods are timed side by side, beside what each row costs.
+    """
+
+    pooled: bool = False
+    side_by_side: bool = False
+
+
+_COMPARES: Mapping[str, Compares] = MappingProxyType(
+    {"oct": Compares(pooled=True), "fedee": Compares(side_by_side=True)}
+)
 
 
 class BenchmarkPlan(BaseModel):
@@ -161,6 +179,11 @@ class BenchmarkPlan(BaseModel):
                     f"{' without dropout' if passes else ' of several members' if alone else ''}."
                 )
         return plan
+
+    @property
+    def compares(self) -> Compares:
+        """What the paper's own comparison differs by."""
+        return _COMPARES.get(self.paper, Compares())
 
     def choice(self, name: str) -> RowChoice:
         """A row or variant by its name."""

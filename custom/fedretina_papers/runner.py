@@ -98,7 +98,7 @@ def run_benchmark(
         missing |= derive_readings(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
         if plan.costs:
             measure_costs(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
-            if plan.paper == "fedee":
+            if plan.compares.side_by_side:
                 measure_side_by_side(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
         return missing
 

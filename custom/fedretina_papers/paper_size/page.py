@@ -46,7 +46,7 @@ def compare_parts(plan: PaperSizePlan, out: Path) -> None:
         if not benchmark.runs or not _answered(folder, benchmark):
             continue
         statistics(folder)
-        if bench.paper == "oct":
+        if bench.compares.pooled:
             store_oct_figures(folder)
 
 
@@ -177,7 +177,7 @@ def _card(speed: Record | None, benchmark: Benchmark) -> str:
 
 def _figures(bench: BenchmarkPlan, benchmark: Benchmark, records: Records, folder: Path) -> dict[str, Sequence[str]]:
     """The paper's own table, and the rows that it has not; each under its words."""
-    if bench.paper == "oct":
+    if bench.compares.pooled:
         told = published_oct()
         if not (folder / FIGURES).exists():
             return {f"Pooled test images, beside {told.paper}: not compared yet, see below.": []}
