@@ -238,6 +238,16 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
             {"row": "fedprox", "exchange": {"personal": "everything"}},
             "correction 'fedprox' .* set correction to 'none'",
         ),
+        *(
+            ({"row": "scaffold", "correction": {"update": update}, **where}, f"'{update}' is .*use 'mean_grad'")
+            for update, words in (
+                ("option2", {"momentum": 0.9}),
+                ("option2", {"weight_decay": 0.1}),
+                ("option2", {"optimizer": "adam"}),
+                ("option2_fednova", {"optimizer": "adam"}),
+            )
+            for where in ({"training": words}, {"phases": [{"name": "first"}, {"name": "train", "training": words}]})
+        ),
         ({"row": "fedap", "exchange": {"personal": "everything"}}, "aggregation.rule 'similarity' mixes a model"),
         (
             {"row": "fedavg", "exchange": {"personal": "everything", "batchnorm": "shared_all"}},

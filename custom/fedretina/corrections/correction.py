@@ -147,11 +147,7 @@ class Correction:
 
     @classmethod
     def of(cls, settings: Any, optimiser: OptimiserSettings) -> Self:
-        """Build it from its own settings and those of the optimiser in use.
-
-        Raises:
-            SettingsError: It would be wrong with that optimiser.
-        """
+        """Build it from its own settings and those of the optimiser in use, with which it goes."""
         return cls(settings)
 
     def begin(self, context: RoundContext) -> LocalRound:
@@ -208,4 +204,8 @@ def build_correction(settings: CorrectionSettings, optimiser: OptimiserSettings)
     Raises:
         SettingsError: The correction is wrong with that optimiser.
     """
-    return correction.of(settings).of(settings, optimiser)
+    part = correction.of(settings)
+    why = settings.unfit(optimiser)
+    if why is not None:
+        raise SettingsError(why)
+    return part.of(settings, optimiser)

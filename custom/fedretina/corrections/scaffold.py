@@ -17,7 +17,6 @@ from fedretina.corrections.correction import (
     correction,
 )
 from fedretina.corrections.gradients import CorrectionSize, MeanGradient, length, raw_gradients
-from fedretina.errors import SettingsError
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.correction import ScaffoldSettings
@@ -134,21 +133,7 @@ class Scaffold(Correction):
 
     @classmethod
     def of(cls, own: ScaffoldSettings, optimiser: OptimiserSettings) -> Self:
-        """See `Correction.of`.
-
-        Raises:
-            SettingsError: An "option2" update with an optimiser for which it is wrong.
-        """
-        exact = optimiser.optimizer == "sgd" and optimiser.momentum == 0 and optimiser.weight_decay == 0
-        if own.update == "option2" and not exact:
-            raise SettingsError(
-                "correction.update 'option2' is right for plain SGD alone, but the optimiser has momentum, decay or is "
-                "Adam: use 'mean_grad'."
-            )
-        if own.update == "option2_fednova" and optimiser.optimizer != "sgd":
-            raise SettingsError(
-                "correction.update 'option2_fednova' is for SGD with momentum: use 'mean_grad' with Adam."
-            )
+        """See `Correction.of`."""
         return cls(own, optimiser.momentum)
 
     def begin(self, context: RoundContext) -> LocalRound:

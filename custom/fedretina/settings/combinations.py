@@ -263,6 +263,14 @@ def _what_stays_is_not_corrected(run: Experiment) -> None:
         )
 
 
+def _a_correction_goes_with_every_optimiser(run: Experiment) -> None:
+    """Refuse what a site or the server would refuse once it builds its half, whichever phase's optimiser it is."""
+    for training in (run.training, *(phase.training for phase in run.phases if phase.training is not None)):
+        why = run.correction.unfit(training)
+        if why is not None:
+            raise ValueError(why)
+
+
 def _temperatures_have_a_calibrator(run: Experiment) -> None:
     if not run.network.calibrator and run.calibration != CalibrationSettings():
         raise ValueError(
@@ -396,5 +404,6 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _what_is_encrypted_is_only_averaged,
     _sums_are_not_encoded,
     _what_stays_is_not_corrected,
+    _a_correction_goes_with_every_optimiser,
 )
 """In the order in which they are asked; the first that fails speaks, by a ValueError."""

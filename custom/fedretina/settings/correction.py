@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from fedretina.settings.choice import Choice
+from fedretina.settings.training import OptimiserSettings
 
 
 class CorrectionSettings(Choice):
@@ -27,6 +28,10 @@ class CorrectionSettings(Choice):
     has_server_half: ClassVar[bool] = False
     contrasts: ClassVar[bool] = False
     name: str
+
+    def unfit(self, optimiser: OptimiserSettings) -> str | None:
+        """Why it would be wrong with an optimiser, in a sentence; None where it is not."""
+        return None
 
 
 class NoCorrectionSettings(CorrectionSettings):
@@ -75,6 +80,18 @@ class ScaffoldSettings(CorrectionSettings):
     place: Literal["gradient", "weights"] = "gradient"
     eta_g: float = Field(default=1.0, gt=0, le=10)
     max_ratio: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+
+    def unfit(self, optimiser: OptimiserSettings) -> str | None:
+        """See `CorrectionSettings.unfit`."""
+        exact = optimiser.optimizer == "sgd" and optimiser.momentum == 0 and optimiser.weight_decay == 0
+        if self.update == "option2" and not exact:
+            return (
+                "correction.update 'option2' is right for plain SGD alone, but the optimiser has momentum, decay or is "
+                "Adam: use 'mean_grad'."
+            )
+        if self.update == "option2_fednova" and optimiser.optimizer != "sgd":
+            return "correction.update 'option2_fednova' is for SGD with momentum: use 'mean_grad' with Adam."
+        return None
 
 
 class FedDynSettings(CorrectionSettings):
