@@ -2,6 +2,7 @@
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,7 @@ import pytest
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.manifest import RawRow, write_manifest
 from fedretina.data.site_data import load_site_data
+from fedretina.data.splits import labelled_subset
 from fedretina.errors import QuorumError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
@@ -160,3 +162,21 @@ def test_more_grades_than_a_matrix_holds_reach_the_end(tiny, tmp_path):
     assert any(name.startswith("bin_") for name in figures)
     assert not any(name.startswith("confusion") for name in figures)
     assert (tmp_path / "runs" / "r" / "server" / "report.html").exists()
+
+
+def test_the_patients_of_an_update_are_those_whose_images_the_round_learned_from(tiny, phantoms, tmp_path):
+    experiment = tiny(phases=[{"name": "few", "rounds": 1, "label_share": 0.5}, {"name": "train", "rounds": 1}])
+    (data,) = phantoms(experiment, "site-1").values()
+    train = data.split("train")
+    used = labelled_subset(train.patients, train.labels.tolist(), 0.5, experiment.seed)
+    behind, every = len({train.patients[at] for at in used}), len(set(train.patients))
+    assert behind < every
+
+    def told(least):
+        site = {"site-1": replace(data, min_count=least)}
+        steps = run_loop(experiment, site, tmp_path, f"least-{least}")["steps"]
+        return [step["scalars"]["site-1"].get("patients") for step in steps if step["task"] == "train"]
+
+    assert told(behind) == [behind, every]
+    assert told(behind + 1) == [None, every]
+    assert told(every + 1) == [None, None]

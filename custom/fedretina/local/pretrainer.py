@@ -43,6 +43,7 @@ class Pretrained(NamedTuple):
         tensors: Encoder and contrast layers after training, by key, what the correction sends beside them, and the key
             network where it travels.
         images: Images of the site that took part, labelled or not.
+        patients: Patients of these images.
         loss: Mean contrastive loss over the round, in nats.
         snapshot: The personal part, and the memories of correction, optimiser and objective (key encoder, queue).
         ways: See `Outcome.ways`.
@@ -50,6 +51,7 @@ class Pretrained(NamedTuple):
 
     tensors: Tensors
     images: int
+    patients: int
     loss: float
     snapshot: Snapshot
     ways: Mapping[str, float] = MappingProxyType({})
@@ -156,6 +158,7 @@ class Pretrainer:
             return Pretrained(
                 tensors=model.shared_state(outcome, "pretrain", followers),
                 images=len(split.images),
+                patients=len(set(split.patients)),
                 loss=mean,
                 snapshot=Snapshot(
                     model.personal_state(),

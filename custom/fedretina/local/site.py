@@ -89,7 +89,6 @@ class Site:
         self._data = data
         self._folder = folder
         self._plan = Plan.of(experiment)
-        self._patients: dict[str, int] = {}
         self.trainer = LocalTrainer(experiment, data)
         self._pretrainer = Pretrainer(experiment, data, self.trainer.model)
         self.digest = experiment.digest(self.trainer.partition)
@@ -279,7 +278,7 @@ class Site:
         leaving, snapshot = self._encoded(request, found.tensors, found.snapshot, found.ways)
         request.state.stage(request.step.number, snapshot)
         self._follow(request)
-        scalars = {"images": float(found.images), **self._people("pretrain"), "contrast_loss": found.loss}
+        scalars = {"images": float(found.images), **self._people(found.patients), "contrast_loss": found.loss}
         return leaving, scalars
 
     def _train(self, request: _Request) -> Reply:
@@ -292,7 +291,7 @@ class Site:
         leaving, snapshot = self._encoded(request, update.tensors, update.snapshot, update.ways)
         request.state.stage(request.step.number, snapshot)
         self._follow(request)
-        scalars = {"theta": update.theta.value, "images": float(update.images), **self._people("train")}
+        scalars = {"theta": update.theta.value, "images": float(update.images), **self._people(update.patients)}
         scalars |= self._figures(received)
         return self._sealed(leaving), scalars
 
@@ -373,12 +372,9 @@ class Site:
             return tensors
         return {**tensors, **{key: self._cipher.seal(tensors[key]) for key in self.trainer.partition.sealed}}
 
-    def _people(self, split: str) -> dict[str, float]:
+    def _people(self, patients: int) -> dict[str, float]:
         """The patients who stand behind an update, where they are enough to be told."""
-        if split not in self._patients:
-            self._patients[split] = len(set(self._data.split(split).patients))
-        many = self._patients[split]
-        return {"patients": float(many)} if many >= self._data.min_count else {}
+        return {"patients": float(patients)} if patients >= self._data.min_count else {}
 
     def _validate(self, start: Snapshot | None, tensors: Tensors) -> Validation | None:
         # A site whose personal part never trained has no model yet: its figure would only blur the choice of a round.

@@ -66,7 +66,8 @@ class Update(NamedTuple):
     Attributes:
         tensors: The shared part of the network after training, by key, and what the correction sends beside it.
         theta: The threshold of the site's uncertainty and how it came about.
-        images: Training images of the site (n_i).
+        images: Training images of the site that the round learned from (n_i).
+        patients: Patients of these images.
         snapshot: The personal part after training, and the correction's memory. Where the site trains a model of its
             own beside the one that travels, that model, whole, so that it covers the aggregate wherever the two are
             joined; the other's personal part is in the memory then.
@@ -76,6 +77,7 @@ class Update(NamedTuple):
     tensors: Tensors
     theta: Theta
     images: int
+    patients: int
     snapshot: Snapshot
     ways: Mapping[str, float] = MappingProxyType({})
 
@@ -178,7 +180,8 @@ class LocalTrainer:
                 memory |= {f"{_ALONG}{name}": tensor for name, tensor in seen.memory.items()}
             theta = self._theta(seen.answers, start, split)
             record = {"theta": theta._asdict(), **self._record_of(seen), **outcome.figures}
-            return Update(leaving, theta, len(split.labels), Snapshot(personal, record, memory), outcome.ways)
+            behind = len(split.labels), len(set(split.patients))
+            return Update(leaving, theta, *behind, Snapshot(personal, record, memory), outcome.ways)
 
     def _travelling(self, start: Snapshot) -> Tensors:
         """What the site kept of the model that travels: all that it kept, unless a model of its own goes along."""
