@@ -92,6 +92,9 @@ def test_counts_of_ill_patients_are_named_where_job_and_policy_let_them_go(kit, 
 def test_what_the_sites_policy_forbids_is_said_before_a_yes(kit):
     wait(kit, words={**SMALL, "exchange": {"personal": "nothing"}, "grades": 5})
     assert "YOUR POLICY FORBIDS THIS" in " ".join(call("approve", kit.folder).split())
+    wait(kit, "sealed", words={**SMALL, "exchange": {"personal": "nothing", "encrypt": "head"}, "grades": 5})
+    text = " ".join(call("approve", kit.folder, "sealed").split())
+    assert "cannot read it) (YOUR POLICY CHANGES NUMBERS, which encrypted ones do not allow: the order would be" in text
 
 
 def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):

@@ -18,8 +18,7 @@ from fedretina.flare.whitelist_filter import WhitelistFilter
 from fedretina.flare.wire import pack_order, pack_payload, unpack_order, unpack_payload
 from fedretina.local.heads_from_sums import packed
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.settings.codec import Int8Settings
-from fedretina.settings.policy import PolicySettings
+from fedretina.settings.policy import GaussianNoise, PolicySettings, SumsNoise
 from fedretina.settings.site import ServerSettings, SiteSettings
 
 
@@ -113,8 +112,22 @@ def test_sums_pass_an_end_with_keys_under_encryption_alone(tiny, tmp_path, monke
             through(sealed, way, None)
 
 
-def test_a_policy_that_changes_numbers_and_a_codec_are_refused_before_a_round():
-    codec = Int8Settings()
-    require_numbers(PolicySettings(), codec)
-    with pytest.raises(SettingsError, match="after which nothing can be changed"):
-        require_numbers(PolicySettings(mantissa_bits=7), codec)
+def test_a_policy_that_changes_numbers_is_refused_before_a_round_where_they_leave_encoded_or_encrypted(tiny):
+    def asked(policy, encrypted=False, **words):
+        experiment = tiny(**words)
+        net = build_on_meta(experiment.network, experiment.head_width or 2)
+        require_numbers(policy, experiment.exchange.codec, partition_of(experiment, net, encrypted))
+
+    noise = GaussianNoise(kind="gaussian", clip=1.0, multiplier=1.0)
+    sealed = {"row": "fedavg", "grades": 5, "exchange": {"personal": "nothing", "encrypt": "head"}}
+    sums = {"row": "analytic", "phases": [{"name": "sums", "sums": {"features": 8, "bound": 3.0}}]}
+    for words in ({"row": "fedavg", "exchange": {"codec": "int8"}}, sealed):
+        asked(PolicySettings(), **words)
+    for policy in (PolicySettings(mantissa_bits=7), PolicySettings(noise=noise)):
+        with pytest.raises(SettingsError, match=r"exchange\.codec 'int8'.*after which nothing can be changed"):
+            asked(policy, row="fedavg", exchange={"codec": "int8"})
+        with pytest.raises(SettingsError, match=r"run's head leaves encrypted .*after which nothing can be changed"):
+            asked(policy, **sealed)
+        asked(policy, row="fedavg", grades=5, exchange={"personal": "nothing"})
+    # The noise of sums is added before they are encrypted.
+    asked(PolicySettings(noise=noise, sums_noise=SumsNoise(multiplier=1.0)), encrypted=True, **sums)

@@ -12,10 +12,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "provisioned"))
 from hospital import SECRETS, write_hospital
 
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order, Payload, Stamp
 from fedretina.flare import executor
 from fedretina.flare.wire import pack_order, unpack_payload, why
 from fedretina.local.supervised import require_a_batch
+from fedretina.networks.build import build_on_meta
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import TrackingSettings, read_site_settings
 from fedretina.settings.training import TrainingSettings
@@ -114,17 +116,32 @@ def test_log_lines_say_where_and_what_and_name_no_file_path_or_patient(hospital,
         assert word not in written
 
 
-def test_a_run_that_sends_what_the_policy_stops_is_refused_before_an_image_is_read(hospital, tmp_path):
+def refused_at_once(hospital, policy, experiment):
+    """Why a site of this policy refuses a run's first order; no image was read for it."""
     site_file = hospital / "site.yaml"
-    site_file.write_text(site_file.read_text() + "policy: {kinds: [sums]}\n")
-    coordinator = Coordinator(Experiment.resolve(WORDS), "spring", tmp_path / "server")
-    coordinator.begin(["site-1"])
+    site_file.write_text(site_file.read_text() + f"policy: {policy}\n")
+    parts = partition_of(experiment, build_on_meta(experiment.network, experiment.head_width or 2))
+    order = Order("train", Stamp("spring", "train", 0, 0, experiment.digest(parts)), None, None)
     host = executor.SiteHost("experiment.yaml")
-    reply = host.handle(pack_order(coordinator.order("site-1"), coordinator.down("site-1")), Context(), lambda: False)
+    reply = host.handle(pack_order(order, {}), Context(), lambda: False)
     host.close()
-    assert why(reply).startswith("this site's own policy lets no encoder pass, which this run sends: ")
-    assert "name all that is sent (encoder)" in why(reply)
     assert not (hospital / "runs" / "cache").exists()
+    return why(reply)
+
+
+def test_a_run_that_sends_what_the_policy_stops_is_refused_before_an_image_is_read(hospital):
+    found = refused_at_once(hospital, "{kinds: [sums]}", Experiment.resolve(WORDS))
+    assert found.startswith("this site's own policy lets no encoder pass, which this run sends: ")
+    assert "name all that is sent (encoder)" in found
+
+
+def test_a_head_that_leaves_encrypted_and_a_policy_that_rounds_are_refused_before_an_image_is_read(
+    hospital, monkeypatch
+):
+    sealed = Experiment.resolve({**WORDS, "grades": 5, "exchange": {"personal": "nothing", "encrypt": "head"}})
+    monkeypatch.setattr(executor, "load_experiment", lambda *_: sealed)
+    found = refused_at_once(hospital, "{kinds: [encoder, norm, head], mantissa_bits: 10}", sealed)
+    assert "this run's head leaves encrypted (exchange.encrypt)" in found
 
 
 def test_a_site_has_its_own_curves(hospital, tmp_path):

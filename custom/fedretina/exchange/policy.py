@@ -10,7 +10,7 @@ import torch
 
 from fedretina.errors import RefusedError, SettingsError
 from fedretina.exchange.noise import cost, gaussian, noise_source, spent
-from fedretina.exchange.partition import SUMS, VARIANCES
+from fedretina.exchange.partition import SUMS, VARIANCES, Partition
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.settings.codec import CodecSettings, EncodingSettings
 from fedretina.settings.columns import GROUP_SUMS
@@ -43,17 +43,33 @@ def require_kinds(policy: PolicySettings, kinds: Iterable[Kind]) -> None:
         )
 
 
-def require_numbers(policy: PolicySettings, codec: CodecSettings) -> None:
+def require_numbers(policy: PolicySettings, codec: CodecSettings, parts: Partition) -> None:
     """Refuse a run whose updates leave in a form that the policy could not change.
 
+    Sums may leave encrypted: their noise is added before.
+
+    Args:
+        policy: The site's policy.
+        codec: How the run's updates are encoded.
+        parts: What travels of the run's network, and what of it encrypted.
+
     Raises:
-        SettingsError: The policy adds noise or rounds, and the run's updates travel encoded.
+        SettingsError: The policy adds noise or rounds, and the run's updates travel encoded or encrypted.
     """
-    if policy.changes_tensors and isinstance(codec, EncodingSettings):
+    if not policy.changes_tensors:
+        return
+    if isinstance(codec, EncodingSettings):
         raise SettingsError(
             f"this site's policy changes the numbers of an update before they leave (noise or mantissa_bits), and this "
             f"run's leave encoded (exchange.codec {codec.name!r}), after which nothing can be changed: run with "
             "exchange.codec 'none', or agree with the site on another policy."
+        )
+    sealed = sorted({parts.kinds[key].value for key in set(parts.sealed) - set(parts.sums)})
+    if sealed:
+        raise SettingsError(
+            "this site's policy changes the numbers of an update before they leave (noise or mantissa_bits), and of "
+            f"this run's {' and '.join(sealed)} leaves encrypted (exchange.encrypt), after which nothing can be "
+            "changed: run with exchange.encrypt 'nothing', or agree with the site on another policy."
         )
 
 

@@ -183,10 +183,10 @@ class SiteHost:
         name = require_name(fl_ctx.get_identity_name(), "site")
         settings = load_site_settings(fl_ctx)
         experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
-        require_numbers(settings.own_policy, experiment.exchange.codec)
         # Before the site works for hours: what the run sends is known from its settings.
         net = build_on_meta(experiment.network, experiment.head_width or 2)
         sends = partition_of(experiment, net, experiment.sums is not None and settings.he_keys is not None)
+        require_numbers(settings.own_policy, experiment.exchange.codec, sends)
         require_kinds(settings.own_policy, sends.shared_kinds())
         root = state_root(fl_ctx, settings)
         folder = root / require_name(run, "run") / name

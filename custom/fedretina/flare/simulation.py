@@ -154,7 +154,7 @@ def require_policies(experiment: Experiment, sites: Mapping[str, SiteSettings]) 
 
     Raises:
         RefusedError: A site's policy lets a kind of tensor not pass that the run sends; names all such sites.
-        SettingsError: A site's policy changes numbers that leave encoded.
+        SettingsError: A site's policy changes numbers that leave encoded or encrypted.
     """
     # Here, since a recipe that is only exported starts without torch.
     from fedretina.exchange.partition import partition_of
@@ -164,8 +164,8 @@ def require_policies(experiment: Experiment, sites: Mapping[str, SiteSettings]) 
     net = build_on_meta(experiment.network, experiment.head_width or 2)
     refused: dict[str, list[str]] = {}
     for site, own in sites.items():
-        require_numbers(own.own_policy, experiment.exchange.codec)
         sends = partition_of(experiment, net, experiment.sums is not None and own.he_keys is not None)
+        require_numbers(own.own_policy, experiment.exchange.codec, sends)
         try:
             require_kinds(own.own_policy, sends.shared_kinds())
         except RefusedError as error:

@@ -156,6 +156,8 @@ def _leaving(experiment: Experiment, parts: Partition, settings: SiteSettings) -
         for kind, held in bytes_.items():
             sealed = any(parts.kinds[key] is kind for key in parts.sealed)
             ways = " (encrypted: the server cannot read it)" if sealed else ""
+            if sealed and policy.changes_tensors and kind is not Kind.SUMS:  # their noise is added before
+                ways += " (YOUR POLICY CHANGES NUMBERS, which encrypted ones do not allow: the order would be refused)"
             ways += "" if kind in policy.kinds else " (YOUR POLICY FORBIDS THIS: the answer would be refused)"
             kinds.append(f"{kind.value}: {_WORDS[kind]}, {size(held)}{ways}")
         less = isinstance(experiment.exchange.codec, EncodingSettings)
