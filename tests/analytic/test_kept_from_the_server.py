@@ -12,7 +12,7 @@ from fedretina.errors import RefusedError, SettingsError, TrainingError
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for, new_keys
 from fedretina.exchange.noise import cost, noised_sums, sums_sensitivity
 from fedretina.exchange.partition import SUMS, partition_of
-from fedretina.exchange.payload import Payload, Stamp
+from fedretina.exchange.payload import Payload, Stamp, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget
 from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, packed
 from fedretina.local.site import Site
@@ -219,6 +219,27 @@ def test_a_site_adds_its_noise_before_anything_leaves(analytic, phantoms, tmp_pa
     assert float(apart[kept].std()) == pytest.approx(2 * sums_sensitivity(3.0), rel=0.5)
     with pytest.raises(TrainingError, match="the job must bound each image"):
         HeadsFromSums(analytic(), data, SiteNoise(SumsNoise(multiplier=1), bytes(32))).sums()
+
+
+def test_noised_sums_are_the_same_release_however_often_they_are_sealed(analytic, phantoms, tmp_path, keys):
+    experiment = analytic(bound=3.0, features=8)
+    data = phantoms(experiment, "site-1")["site-1"]
+    server, cipher = ciphers(experiment, keys)
+    noise = SiteNoise(SumsNoise(multiplier=5.0), bytes(32))
+    clear = Site(experiment, data, tmp_path / "clear", noise=noise)
+    coordinator = Coordinator(experiment, "r", tmp_path / "server", server)
+    coordinator.begin(["site-1"])
+    order = coordinator.order("site-1")
+    plain = clear.handle(order, {})
+    answers = []
+    for _ in range(2):  # a site that starts anew
+        site = Site(experiment, data, tmp_path / "sealed", cipher, noise)
+        answers += [site.handle(order, {}), site.handle(order, {})]
+    assert len({tensors_digest(answer.tensors) for answer in answers}) == len(answers)
+    assert {answer.release for answer in answers} == {tensors_digest(plain.tensors)}
+    assert plain.release == ""
+    other = Site(experiment, data, tmp_path / "other", cipher, noise._replace(key=bytes([1] * 32)))
+    assert other.handle(order, {}).release != answers[0].release
 
 
 def test_the_filter_charges_the_budget_and_refuses_what_it_cannot_make_safe():

@@ -88,9 +88,12 @@ def test_a_release_that_was_sent_twice_costs_once():
         {"digest": "x", "privacy": {"rho": 2.0}},
         {"digest": "x", "privacy": {"rho": 2.0}},
         {"digest": "y", "privacy": {"epsilon": 0.5}},
+        {"digest": "bytes-1", "release": "z", "privacy": {"rho": 1.0}},
+        {"digest": "bytes-2", "release": "z", "privacy": {"rho": 1.0}},
+        {"digest": "z", "privacy": {"rho": 1.0}},  # in the clear
         {"digest": "z"},
     ]
-    assert spent(lines) == Spent(2.0, 0.5)
+    assert spent(lines) == Spent(3.0, 0.5)
     assert spent([]).total(1e-5) == 0
     assert cost(SVT) == Spent(epsilon=0.75)
 

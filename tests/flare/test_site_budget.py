@@ -6,14 +6,16 @@ import pytest
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 
+from fedretina.exchange.encryption import SITE_FILE, new_keys
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order, Payload, Stamp
-from fedretina.flare import job_context, whitelist_filter
+from fedretina.flare import executor, job_context, whitelist_filter
+from fedretina.flare.job_context import RELEASE
 from fedretina.flare.whitelist_filter import WhitelistFilter
 from fedretina.flare.wire import WHY, pack_order, pack_payload
-from fedretina.networks.build import build_network
-from fedretina.settings.policy import GaussianNoise, PolicySettings
+from fedretina.networks.build import build_network, build_on_meta
+from fedretina.settings.policy import GaussianNoise, PolicySettings, SumsNoise
 from fedretina.settings.site import PROPERTY, SiteSettings
 
 NOISE = GaussianNoise(kind="gaussian", clip=0.1, multiplier=2.0, delta=1e-6, max_epsilon=7.0)  # one costs 5.8, two 8.4
@@ -84,3 +86,63 @@ def test_in_a_rehearsal_each_site_of_one_folder_has_its_own(release, tmp_path, m
     assert release("site-2", "summer-1", properties, own).get_return_code() == ReturnCode.OK
     assert json.loads((tmp_path / "summer-1" / "site-2" / "ledger.jsonl").read_text())["privacy"]
     assert release("site-2", "autumn-22", properties, own).get_return_code() != ReturnCode.OK
+
+
+@pytest.mark.attack(
+    "a hostile server",
+    "ask for a site's encrypted sums again and again, to spend its noise budget",
+    "each answer holds the same noised sums, and costs the budget once",
+)
+@pytest.mark.parametrize("trainer", ["inline", "child"])
+def test_noised_sums_that_leave_encrypted_again_cost_once(tiny, tmp_path, monkeypatch, trainer):
+    pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
+    experiment = tiny(
+        row="analytic", phases=[{"name": "sums", "sums": {"features": 8, "bound": 3.0}}], phantom_images=60
+    )
+    new_keys(tmp_path)
+    noise = SumsNoise(multiplier=5.0, max_epsilon=1.2)  # one costs 0.98, two 1.40
+    settings = SiteSettings(
+        state_root=tmp_path,
+        trainer=trainer,
+        he_keys=tmp_path / SITE_FILE,
+        policy=PolicySettings(kinds=("sums",), sums_noise=noise),
+    )
+    monkeypatch.setattr(whitelist_filter, "load_experiment", lambda *_: experiment)
+    monkeypatch.setattr(whitelist_filter, "require_known_filters", lambda _: None)
+    monkeypatch.setattr(executor, "load_experiment", lambda *_: experiment)
+    monkeypatch.setattr(executor, "load_site_settings", lambda _: settings)
+    parts = partition_of(experiment, build_on_meta(experiment.network), encrypted=True)
+
+    def through(direction, message, fl_ctx):
+        guard = WhitelistFilter(direction, scope=True)
+        guard._settings = settings
+        way = FilterKey.IN if direction == "order" else FilterKey.OUT
+        fl_ctx.set_prop(FLContextKey.FILTER_DIRECTION, way, private=True, sticky=False)
+        return guard.process(message, fl_ctx)
+
+    def answered(host, run, attempt):
+        """An order through the site's filters and its trainer, as FLARE leads it."""
+        fl_ctx = FLContext()
+        fl_ctx.set_prop(ReservedKey.IDENTITY_NAME, "north", private=False, sticky=False)
+        fl_ctx.set_prop(FLContextKey.SCOPE_PROPERTIES, KIT, private=True, sticky=False)
+        stamp = Stamp(run, "sums", 0, attempt, experiment.digest(parts))
+        order = through("order", pack_order(Order("sums", stamp, None, None), {}), fl_ctx)
+        return through("answer", host.handle(order, fl_ctx, lambda: False), fl_ctx)
+
+    def lines(run):
+        return Ledger(tmp_path / run / "north" / "ledger.jsonl").lines()
+
+    for attempts in ((0, 1), (2,)):  # a step that is done again, and a site that starts anew
+        host = executor.SiteHost("experiment.yaml")
+        for attempt in attempts:
+            reply = answered(host, "spring", attempt)
+            assert reply.get_return_code() == ReturnCode.OK, reply.get_header(WHY)
+            assert RELEASE not in str(reply)
+        host.close()
+    host = executor.SiteHost("experiment.yaml")  # another run of the same images and the same job
+    assert answered(host, "summer", 0).get_return_code() == ReturnCode.OK
+    host.close()
+    left = lines("spring") + lines("summer")
+    assert len({line["digest"] for line in left}) == len(left) == 4
+    assert len({line["release"] for line in left}) == 1
+    assert [line["privacy"]["epsilon_so_far"] for line in left] == [pytest.approx(0.98, abs=0.01)] * 4

@@ -65,12 +65,17 @@ def cost(noise: GaussianNoise | SvtNoise | SumsNoise) -> Spent:
 
 
 def spent(lines: Iterable[Mapping[str, Any]]) -> Spent:
-    """Budget that the releases of a site's ledgers have cost; a release that was sent twice counts once."""
+    """Budget that the releases of a site's ledgers have cost; a release that was sent twice counts once.
+
+    Where it left encrypted, the line's `release` tells it: its bytes, and so its digest, are others each time.
+    """
     seen: dict[str, Spent] = {}
     for line in lines:
         found = line.get("privacy")
         if found:
-            seen[str(line["digest"])] = Spent(float(found.get("rho", 0)), float(found.get("epsilon", 0)))
+            seen[str(line.get("release") or line["digest"])] = Spent(
+                float(found.get("rho", 0)), float(found.get("epsilon", 0))
+            )
     total = Spent()
     for release in seen.values():
         total = total.plus(release)

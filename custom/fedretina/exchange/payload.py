@@ -69,11 +69,14 @@ class Payload(NamedTuple):
         tensors: By key of the network's state; the partition says of which kind each key is.
         scalars: Named numbers; a row declares which may leave a site.
         stamp: Where the payload belongs.
+        release: Where tensors are encrypted, the digest of all tensors before that: the same numbers get other bytes
+            each time. It stays at the site; empty where nothing is encrypted.
     """
 
     tensors: Tensors
     scalars: Mapping[str, float]
     stamp: Stamp
+    release: str = ""
 
 
 class Order(NamedTuple):

@@ -81,7 +81,7 @@ def require_budget(
     Args:
         policy: The site's policy.
         ledgers: Lines of all ledgers of the site.
-        digest: Of the release; one that the ledgers hold already costs nothing.
+        digest: Of the release, before it was encrypted; one that the ledgers hold already costs nothing.
         sums: Whether it is one of sums.
 
     Returns:

@@ -23,7 +23,7 @@ from fedretina.exchange.payload import Order
 from fedretina.exchange.policy import require_kinds, require_numbers
 from fedretina.flare.approval_gate import require_approval
 from fedretina.flare.handover import handover_of
-from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
+from fedretina.flare.job_context import RELEASE, load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.wire import APPROVED, WAITS, is_question, pack_error, pack_payload, unpack_order, why
 from fedretina.garbage import end_quickly
@@ -108,7 +108,10 @@ class SiteHost:
                 return make_reply(APPROVED)
             site = self._open(order.stamp.run, fl_ctx)
             self._begin(order)
-            reply = pack_payload(site.handle(order, tensors, stop))
+            answer = site.handle(order, tensors, stop)
+            if answer.release:  # for the site's filter, which sees other bytes each time
+                fl_ctx.set_prop(RELEASE, (answer.stamp, answer.release), private=True, sticky=False)
+            reply = pack_payload(answer)
         except NotApprovedError:
             if self._last is not None:
                 self._last.note(state="waiting")

@@ -29,6 +29,7 @@ from fedretina.yaml_file import YamlFileError
 
 __all__ = [
     "PROPERTY",
+    "RELEASE",
     "RUN",
     "SERVER_PROPERTY",
     "SITE_FILE",
@@ -46,6 +47,8 @@ __all__ = [
 
 STATE_ROOT = "FEDRETINA_STATE_ROOT"
 RUN = "FEDRETINA_RUN"
+RELEASE = "fedretina_release"
+"""Property of a task's context at the site, which does not travel: an answer's stamp and its `Payload.release`."""
 _SIMULATED_JOB = "simulate_job"
 
 

@@ -26,6 +26,7 @@ from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kinds
 from fedretina.flare.approval_gate import require_approval
 from fedretina.flare.job_context import (
+    RELEASE,
     load_experiment,
     load_server_settings,
     load_site_settings,
@@ -117,6 +118,7 @@ class WhitelistFilter(Filter):
         if responsible:  # a job's filter behind the scope's must not wipe what that one noted
             fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
             fl_ctx.set_prop(_STAMP, None, private=True, sticky=False)
+            fl_ctx.set_prop(RELEASE, None, private=True, sticky=False)
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
         order, tensors = unpack_order(shareable)
@@ -193,12 +195,18 @@ class WhitelistFilter(Filter):
             if self._scope or self._keeps_ledger:
                 ledger.note(leaving, parts, done)
             return leaving
+        stamp, release = fl_ctx.get_prop(RELEASE) or (None, "")
+        if stamp == payload.stamp:
+            done["release"] = release
         # What left under a name that the site had before has cost the same images' budget.
         name = site if shares_state_root(fl_ctx, self._own(fl_ctx)) else None
         with folder_lock(root / "privacy", _LOCK_WAIT_S):  # one release at a time, or two could share what is left
             before = [line for path in ledgers(root, name) for line in Ledger(path).lines()]
             done["privacy"]["epsilon_so_far"] = require_budget(
-                policy, before, tensors_digest(leaving.tensors), sums=bool(set(parts.sums) & set(leaving.tensors))
+                policy,
+                before,
+                done.get("release") or tensors_digest(leaving.tensors),
+                sums=bool(set(parts.sums) & set(leaving.tensors)),
             )
             ledger.note(leaving, parts, done)
         return leaving

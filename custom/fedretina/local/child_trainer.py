@@ -83,7 +83,7 @@ class ChildTrainer:
             found, _ = read_tensors(answered)
         finally:
             shutil.rmtree(self._box, ignore_errors=True)
-        return Payload(found, record["scalars"], Stamp(*record["stamp"]))
+        return Payload(found, record["scalars"], Stamp(*record["stamp"]), record["release"])
 
     def _run(self, arguments: list[str], order: Order, stop: Callable[[], bool]) -> dict[str, Any]:
         path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))

@@ -16,7 +16,7 @@ from fedretina.errors import DivergedError, RefusedError, SettingsError, Trainin
 from fedretina.evaluation.figures import Evaluation
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
 from fedretina.exchange.partition import Partition, absurd
-from fedretina.exchange.payload import Order, Payload, Tensors
+from fedretina.exchange.payload import Order, Payload, Tensors, tensors_digest
 from fedretina.local.finalise import Ending, curve_counts, finalise, finalise_encoder
 from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, folded, packed, parted, unpacked
 from fedretina.local.pretrainer import Pretrainer
@@ -117,7 +117,7 @@ class Site:
     def handle(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
         """Do what the server asks and say what may leave.
 
-        Sent twice, an order gives the same answer twice.
+        Sent twice, an order gives the same answer twice; what of it is encrypted is equal inside, and not in its bytes.
 
         Args:
             order: The server's order.
@@ -145,7 +145,7 @@ class Site:
         else:
             leaving, scalars = self._done[order.task](self._since(request))
         state.keep()
-        return Payload(leaving, scalars, order.stamp)
+        return self._sealed(Payload(leaving, scalars, order.stamp))
 
     def _statistics(self, tensors: Tensors) -> Tensors:
         if not self._data.may_be_told("train"):
@@ -293,17 +293,14 @@ class Site:
         self._follow(request)
         scalars = {"theta": update.theta.value, "images": float(update.images), **self._people(update.patients)}
         scalars |= self._figures(received)
-        return self._sealed(leaving), scalars
+        return leaving, scalars
 
     def _sums(self, request: _Request) -> Reply:
         if self._heads is None:
             raise RefusedError("this run sums nothing.")
         sums, snapshot = self._heads.sums(request.tensors)
         request.state.stage(request.step.number, snapshot)
-        leaving: Tensors = packed(sums)
-        if self._cipher is not None:
-            leaving = {key: self._cipher.seal(tensor) for key, tensor in leaving.items()}
-        return leaving, {}
+        return packed(sums), {}
 
     def _follow(self, request: _Request) -> None:
         if self._twin is not None:
@@ -366,11 +363,14 @@ class Site:
         }
         return {**tensors, **opened}
 
-    def _sealed(self, tensors: Tensors) -> Tensors:
-        """What leaves, with its sealed part encrypted anew: sent twice, it is equal inside and not in its bytes."""
-        if self._cipher is None:
-            return tensors
-        return {**tensors, **{key: self._cipher.seal(tensors[key]) for key in self.trainer.partition.sealed}}
+    def _sealed(self, answer: Payload) -> Payload:
+        """An answer with its sealed part, or its sums, encrypted anew."""
+        parts = self.trainer.partition
+        closed = [key for key in answer.tensors if key in parts.sealed or key in parts.sums]
+        if self._cipher is None or not closed:
+            return answer
+        sealed = {key: self._cipher.seal(answer.tensors[key]) for key in closed}
+        return answer._replace(tensors={**answer.tensors, **sealed}, release=tensors_digest(answer.tensors))
 
     def _people(self, patients: int) -> dict[str, float]:
         """The patients who stand behind an update, where they are enough to be told."""

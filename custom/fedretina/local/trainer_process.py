@@ -53,7 +53,7 @@ def _answered(asked: Path, answered: Path) -> dict[str, Any]:
         known = {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
         payload = SiteRecipe.model_validate_json(header["recipe"]).build().handle(order, tensors)
         write_tensors(answered, payload.tensors, {}, durable=False)
-        return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
+        return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars), "release": payload.release}
     except FedretinaError as error:
         # What may leave is made here, where the error still knows through which modules it came.
         says = {"says": str(error), "tells": told(error, known)}
