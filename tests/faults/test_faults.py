@@ -5,6 +5,8 @@ Each round of a run is hurt in another way, because each run takes three process
 The faults that are not here: docs/faults.md names the test of each.
 """
 
+import time
+
 import pytest
 from disturbed import HAS_TENSORBOARD, SITES, Disturbed, curve, rounds, undisturbed
 from poc.project import SERVER
@@ -119,7 +121,7 @@ def test_killed_trainers_and_jobs_and_full_disks_cost_an_answer_or_a_job_and_nev
 
 
 def test_a_site_that_is_off_or_frozen_beyond_the_heartbeat_takes_part_again_with_what_it_had(federation, tmp_path):
-    words = rounds(5, quorum=1)
+    words = rounds(6, quorum=1)
     federation.let(1)
     job = federation.submit("away", words, grace_s=1.0)
 
@@ -153,15 +155,31 @@ def test_a_site_that_is_off_or_frozen_beyond_the_heartbeat_takes_part_again_with
     federation.wait_for(lambda: federation.said(SERVER).count(removed) > deaths, "the server takes it for dead")
     federation.let(5)
     done(5, "a round without it")
+    fetched = federation.said(SERVER).count("assigned task to client site-2: name=train")
     for process in frozen:
         process.resume()
+
+    # In the next one it is slower than the grace, with its order fetched.
+    federation.wait_for(
+        lambda: federation.said(SERVER).count("assigned task to client site-2: name=train") > fetched, "its order"
+    )
+    slow = federation.job_process("site-2", job)
+    slow.suspend()
+    answers = federation.said(SERVER).count("got result from client site-1 for task: name=train")
     federation.let()
+    federation.wait_for(
+        lambda: federation.said(SERVER).count("got result from client site-1 for task: name=train") > answers,
+        "the other's answer",
+    )
+    time.sleep(4)
+    assert federation.done("away") == 5
+    slow.resume()
     federation.ends("away", complete=True)
     federation.local.wait_for_sites(CEILING_S)
     assert federation.kept("away", before)
     found = federation.results("away")
     refused = [step["refused"] for step in found["steps"]]
-    assert refused[0] == refused[3] == refused[-1] == {}
+    assert refused[0] == refused[3] == refused[5] == refused[-1] == {}
     assert refused[1] == refused[2] == refused[4] == {"site-2": "it did not answer in time."}
     assert found == undisturbed(tmp_path, words, refused)
     assert "site-2" in found["sites"]

@@ -26,10 +26,22 @@ GOES_ON = SimpleNamespace(triggered=False)
 class Tasks:
     """Answers of sites on a clock of their own: after how many seconds, and as what FLARE ends the task."""
 
+    quorum = 1
+
     def __init__(self, monkeypatch, **ends):
         self.now, self.ends, self.cancelled, self.refused = 0.0, ends, [], []
         self.asked, self.plan = tuple(ends), SimpleNamespace(learning=range(3))
+        self.fetch = {}  # of who fetches its order, after how many seconds
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    @property
+    def lacks(self):
+        answered = [site for site, (seconds, status) in self.ends.items() if self.since(seconds) and status == OK]
+        return max(self.quorum - len(answered), 0)
+
+    def since(self, seconds):
+        """Whether so many seconds of the step are over."""
+        return self.now - self.began >= seconds
 
     def set(self):
         """Word of an answer, for which the controller would wake up."""
@@ -42,23 +54,25 @@ class Tasks:
 
     def waited(self, controller, number):
         """Ask all in a step; give the seconds until it closed."""
-        self.step, began = SimpleNamespace(number=number), self.now
-        tasks = self
+        self.step, self.began = SimpleNamespace(number=number, task="train"), self.now
+        make, sent = type(controller)._task, {}
 
-        class Task:
-            def __init__(self, site, coordinator, asking, question):
-                self.site, self.cancelled = site, False
+        def wait(seconds):
+            self.wait(seconds)
+            for site, task in sent.items():
+                if site in self.fetch and self.since(self.fetch[site]):
+                    task.after_task_sent_cb(SimpleNamespace(task=task), FLContext())
+                if self.since(self.ends[site][0]) and task.completion_status is None:
+                    task.completion_status = self.ends[site][1]
 
-            @property
-            def completion_status(self):
-                seconds, status = tasks.ends[self.site]
-                return status if tasks.now - began >= seconds else None
-
-        controller._task, controller._news = Task, self
+        controller._task = lambda site, *how: sent.setdefault(site, make(controller, site, *how))
+        controller._news = SimpleNamespace(clear=self.clear, set=self.set, wait=wait)
         controller.send = lambda task, fl_ctx, targets: None
-        controller.cancel_task = lambda task, fl_ctx: self.cancelled.append(task.site)
+        controller.cancel_task = lambda task, fl_ctx: self.cancelled.extend(
+            site for site, one in sent.items() if one is task
+        )
         controller._ask(self, GOES_ON, None)
-        return self.now - began
+        return self.now - self.began
 
     def refuse(self, site, why):
         self.refused.append(site)
@@ -75,6 +89,29 @@ def test_a_round_waits_a_grace_for_who_missed_the_last_step(controller, monkeypa
     tasks = Tasks(monkeypatch, a=(1.0, OK), b=(1000.0, OK))
     assert tasks.waited(controller, 2) == pytest.approx(6.0, abs=0.5)
     assert tasks.refused == tasks.cancelled == ["b"]
+
+
+@pytest.mark.parametrize("ends", [(1000.0, OK), (30.0, DEAD), (3600.0, TIMEOUT)])
+def test_a_round_waits_for_who_missed_the_last_step_and_has_fetched_its_order(controller, monkeypatch, ends):
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=ends)
+    tasks.fetch["b"] = 4.0  # within the grace
+    assert tasks.waited(controller, 2) == pytest.approx(ends[0], abs=0.5)
+    assert tasks.refused == ([] if ends[1] == OK else ["b"])
+
+
+def test_who_fetches_its_order_keeps_no_round_waiting_for_who_does_not(controller, monkeypatch):
+    controller._missed = frozenset("bc")
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=(20.0, OK), c=(1000.0, OK))
+    tasks.fetch["b"] = 0.0
+    assert tasks.waited(controller, 2) == pytest.approx(25.0, abs=0.5)
+    assert tasks.refused == tasks.cancelled == ["c"]
+
+
+@pytest.mark.parametrize("ends", [(1000.0, OK), (30.0, DEAD), (3600.0, TIMEOUT)])
+def test_no_grace_ends_a_round_below_its_quorum(controller, monkeypatch, ends):
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=ends)
+    tasks.quorum = 2
+    assert tasks.waited(controller, 2) == pytest.approx(ends[0], abs=0.5)
 
 
 def test_a_step_that_comes_once_waits_for_who_missed_the_last_step(controller, monkeypatch):
@@ -96,6 +133,7 @@ class Hospitals(Tasks):
     def __init__(self, monkeypatch, quorum, **decided):
         super().__init__(monkeypatch, **dict.fromkeys(decided, (0.0, OK)))
         self.decided, self.quorum, self.log, self.answered, self.held = decided, quorum, [], set(), set()
+        self.deaf = ()  # who answers nothing
 
     @property
     def lacks(self):
@@ -115,6 +153,8 @@ class Hospitals(Tasks):
 
         def send(task, fl_ctx, targets):
             hospitals.log.append((task.site, task.question))
+            if task.site in hospitals.deaf:
+                return
             waits = hospitals.now - began < hospitals.decided[task.site]
             code = WAITS if waits else APPROVED if task.question else "OK"
             if task.held.takes(task.site, code, task.question):
@@ -141,6 +181,14 @@ def test_a_step_that_lacks_its_quorum_waits_for_a_hospitals_approval_and_asks_mo
     assert (asked[0], asked[-2], asked[-1]) == (False, True, False)  # its order, questions, its order again
     assert len(asked) < 250
     assert controller._missed == frozenset()
+
+
+def test_who_missed_the_last_step_ends_none_that_waits_for_a_hospitals_approval(controller, monkeypatch):
+    hospitals = Hospitals(monkeypatch, 2, a=0.0, b=0.0, c=7200.0)
+    hospitals.deaf = ("b",)
+    assert 7200 <= hospitals.waited(controller, 0) <= 7241  # the last question, and the grace
+    assert hospitals.answered == {"a", "c"}
+    assert hospitals.refused == hospitals.cancelled == ["b"]
 
 
 def test_a_quorum_goes_on_without_a_hospital_that_has_not_decided(controller, monkeypatch):
@@ -174,6 +222,8 @@ def test_who_is_dead_in_one_workflow_is_reported_to_the_next(controller, monkeyp
 
 class Server:
     """Sites that answer at once, each under FLARE's lock, and a server that takes a while to check and store."""
+
+    lacks = 0
 
     def __init__(self, sites, accept, ends=OK):
         self.asked, self.plan, self.refused = sites, SimpleNamespace(learning=range(3)), []
@@ -241,7 +291,6 @@ def noted(controller):
         found.append(("a", "taken"))
 
     server = Server(("a", "b"), accept)
-    server.lacks = 0
     server.hold = lambda site: found.append((site, AWAITS))
     server.refuse = lambda site, why: found.append((site, why))
     controller._server_run = lambda fl_ctx: SimpleNamespace(note_progress=lambda: None)
@@ -303,6 +352,8 @@ def test_a_step_ends_with_its_last_answer_though_flare_has_not_looked_yet():
 
 class Late:
     """A site whose order is still put together, or whose answer is still handed over, when its step has been closed."""
+
+    lacks = 0
 
     def __init__(self, controller, monkeypatch):
         self.asked, self.plan, self.sent = ("a", "late"), SimpleNamespace(learning=range(3)), {}

@@ -77,11 +77,13 @@ class Asking(NamedTuple):
         held: Sites that wait for their hospitals' approval.
         down: Tensors that go with the orders of several sites, put together, by `Coordinator.same_for`.
         taken: The answers that are being taken, or have been, by site.
+        fetched: Sites that have fetched what they are asked.
     """
 
     held: Held
     down: dict[str, Arrays]
     taken: dict[str, Future[None]]
+    fetched: set[str]
 
 
 class RoundController(Controller):
@@ -94,8 +96,9 @@ class RoundController(Controller):
         tasks: Which tasks of the plan this workflow runs: `prepare`, `pretrain`, `train` and `sums`, or `validate`,
             `tune`, `calibrate`, `curve` and `finalise`.
         budget_s: Longest time a step waits for the sites, in seconds. Never 0.
-        grace_s: How long a round of training goes on waiting for sites that missed the last step, once all others have
-            answered. Steps that come once, such as `finalise`, wait for all.
+        grace_s: How long a round of training goes on waiting for sites that missed the last step and have not fetched
+            their order, once all others have answered and the quorum is met. Steps that come once, such as `finalise`,
+            wait for all.
         repeats: How often a step below the quorum is tried again.
         aggregator_id: Component id of the aggregator.
         run_id: Component id of the `ServerRun`.
@@ -223,7 +226,7 @@ class RoundController(Controller):
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
         tasks: dict[str, Task] = {}
-        asking = Asking(Held(), {}, {})
+        asking = Asking(Held(), {}, {}, set())
         held = asking.held
 
         def send(site: str, question: bool = False) -> None:
@@ -250,7 +253,7 @@ class RoundController(Controller):
             if not waiting:
                 if not held.sites or not 0 < coordinator.lacks <= len(held.sites):
                     break
-            elif not waiting & awaited:
+            elif not coordinator.lacks and not waiting & (awaited | asking.fetched):
                 grace_ends = min(grace_ends, time.monotonic() + self._grace_s)
                 if time.monotonic() >= grace_ends:
                     break
@@ -283,6 +286,7 @@ class RoundController(Controller):
 
         def after(client_task: ClientTask, fl_ctx: FLContext) -> None:
             client_task.task.data = Shareable()
+            asking.fetched.add(site)
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
             result, client_task.result = client_task.result, None
