@@ -35,8 +35,10 @@ class Engine:
     def __init__(self, folder, components):
         self.get_component = components.get
         self.get_workspace = lambda: SimpleNamespace(get_run_dir=lambda job: str(folder / job))
-        self.get_clients = lambda: [SimpleNamespace(name="site-1")]
         self.panics, self.shown = [], []
+
+    def get_clients(self):
+        return [SimpleNamespace(name="site-1")]
 
     def fire_event(self, event, fl_ctx):
         told = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
@@ -138,6 +140,22 @@ def test_a_run_that_cannot_be_opened_is_named(tiny, tmp_path, monkeypatch):
         run.open(FLContext())
     assert "spring/server holds a run of other settings" in told(found.value, run.known, end="server")
     assert str(tmp_path) not in told(found.value, run.known, end="server")
+
+
+@pytest.mark.parametrize(("threads", "turns"), [(1, 5), (2, 3), (4, 2), (5, 1), (None, 5)])
+def test_sites_that_take_turns_in_the_simulator_have_the_budget_each(begun, tiny, monkeypatch, threads, turns):
+    names = [f"site-{number}" for number in range(1, 6)]
+    monkeypatch.setattr(Engine, "get_clients", lambda self: [SimpleNamespace(name=name) for name in names])
+    monkeypatch.setattr(Engine, "args", SimpleNamespace(threads=threads), raising=False)
+    monkeypatch.setattr(server_run, "SimulatorServerEngine", Engine)
+    sent = []
+
+    def ask(self, coordinator, abort_signal, fl_ctx):
+        sent.append(self._task("site-1", coordinator, SimpleNamespace(held=None), False))
+
+    monkeypatch.setattr(Asking, "_ask", ask)
+    begun(tiny(run="turns", phases=[{"name": "train", "rounds": 1}]))
+    assert {task.timeout for task in sent} == {3600 * turns}
 
 
 def test_a_run_that_is_complete_asks_nobody_and_hands_its_results_on(begun, tiny, phantoms, tmp_path):

@@ -95,7 +95,8 @@ class RoundController(Controller):
     Args:
         tasks: Which tasks of the plan this workflow runs: `prepare`, `pretrain`, `train` and `sums`, or `validate`,
             `tune`, `calibrate`, `curve` and `finalise`.
-        budget_s: Longest time a step waits for the sites, in seconds. Never 0.
+        budget_s: Longest time a step waits for the sites, in seconds; as many times that as sites work one
+            after another in the simulator. Never 0.
         grace_s: How long a round of training goes on waiting for sites that missed the last step and have not fetched
             their order, once all others have answered and the quorum is met. Steps that come once, such as `finalise`,
             wait for all.
@@ -144,6 +145,7 @@ class RoundController(Controller):
         except FedretinaError as error:
             self._stop(error, fl_ctx)
             return
+        self._budget_s *= server_run.turns  # FLARE counts it from a step's begin, before a site has its turn
         # FLARE says only once, and to the workflow that runs then, that a site is dead; a site that is not asks for
         # work, and is off the list again.
         for site in sorted(server_run.dead):

@@ -7,6 +7,7 @@ import shutil
 import time
 from contextlib import ExitStack
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class ServerRun(FLComponent):
     Attributes:
         board: What the admin side is told of the running step.
         dead: Sites that FLARE takes for dead.
+        turns: How many sites work one after another where FLARE's simulator has fewer threads than sites; 1 elsewhere.
 
     Args:
         experiment_file: Name of the experiment file in the job's config folder.
@@ -76,6 +78,7 @@ class ServerRun(FLComponent):
         self._last: LastStep | None = None
         self.board = ProgressBoard()
         self.dead: set[str] = set()
+        self.turns = 1
 
     @property
     def coordinator(self) -> Coordinator:
@@ -114,7 +117,10 @@ class ServerRun(FLComponent):
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
             self._coordinator, self._last = coordinator, LastStep(folder, run)
-            sites = len(fl_ctx.get_engine().get_clients())
+            engine = fl_ctx.get_engine()
+            sites = len(engine.get_clients())
+            if isinstance(engine, SimulatorServerEngine):
+                self.turns = ceil(sites / (engine.args.threads or 1))
             take_answers_of(sites)
             ask_seldom(fl_ctx.get_prop(FLContextKey.RUNNER), sites)
             wire = register()
