@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.site_data import SiteData, pools
-from fedretina.errors import FedretinaError, RefusedError, TrainingError
+from fedretina.errors import FedretinaError, RefusedError, StateError
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, HeadCipher, cipher_for
 from fedretina.local.site import Site
+from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.storage import folder_lock, read_json, require_name, require_sites
+from fedretina.told import told
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +32,8 @@ def run_loop(
 ) -> dict[str, Any]:
     """Run an experiment to its end, or on from where an earlier call of the same name stopped.
 
-    Ends with the same weights and figures, to the last bit, as the FLARE job with the same settings and data.
+    Ends with the same weights and figures, to the last bit, as the FLARE job with the same settings and data. A site
+    that cannot take part in a step, or in none because its data do not fit the settings, is refused in the same words.
 
     Args:
         experiment: The run's settings.
@@ -46,7 +49,8 @@ def run_loop(
 
     Raises:
         RefusedError: The run's name or a site's could leave its folder; nothing is made.
-        QuorumError: A step had fewer accepted updates than the quorum.
+        SettingsError: The run encrypts, and `keys` cannot be used.
+        QuorumError: A step had fewer accepted updates than the quorum; it says why each site was refused.
         StateError: State cannot be read or written, or another process runs this run.
     """
     root = Path(root)
@@ -90,18 +94,26 @@ def _run(
     tell: Callable[[int, int], None],
 ) -> None:
     of = len(coordinator.plan) * len(sites)
-    hosts = {name: Site(coordinator.experiment, sites[name], folder / name, cipher) for name in sorted(sites)}
+    hosts: dict[str, Site] = {}
     while coordinator.done < len(coordinator.plan):
-        coordinator.begin(hosts)
+        coordinator.begin(sites)
         for at, name in enumerate(coordinator.asked):
             tell(coordinator.done * len(sites) + at, of)
+            order, tensors = coordinator.order(name), coordinator.down(name)
             try:
-                coordinator.accept(name, hosts[name].handle(coordinator.order(name), coordinator.down(name)))
-            except TrainingError as error:
-                coordinator.refuse(name, str(error))
-                for note in error.notes:
-                    _log.warning("%s: %s", name, note)
-            except RefusedError as error:
-                _log.warning("%s: %s", name, error)
+                if name not in hosts:  # as in FLARE: what a site cannot begin with costs its own answer alone
+                    hosts[name] = Site(coordinator.experiment, sites[name], folder / name, cipher)
+                answer = hosts[name].handle(order, tensors)
+            except StateError:
+                raise
+            except FedretinaError as error:
+                why = told(error, {name, *Kind, *order.stamp.names, *tensors})
+                coordinator.refuse(name, why)
+                for line in (str(error), *error.notes):
+                    if line != why:
+                        _log.warning("%s: %s", name, line)
+                continue
+            with suppress(RefusedError):  # the coordinator has noted and logged it
+                coordinator.accept(name, answer)
         coordinator.close()
     tell(of, of)

@@ -386,8 +386,8 @@ def test_below_the_quorum_no_total_is_formed(analytic, phantoms, tmp_path):
 
 def test_grades_of_other_names_are_told_so(analytic, phantoms, tmp_path):
     experiment = analytic(classes=["healthy", "ill"])
-    with pytest.raises(TrainingError, match="no grade of this site stands for any"):
+    with pytest.raises(QuorumError, match="site-1: no grade of this site stands for any"):
         run_loop(experiment, phantoms(experiment, "site-1"), tmp_path, "r")
     experiment = analytic(classes=["no_dr", "mild", "moderate", "severe"])
-    with pytest.raises(TrainingError, match="do not fit the classes"):  # site-2 covers "proliferative"
+    with pytest.raises(QuorumError, match="do not fit the classes"):  # site-2 covers "proliferative"
         run_loop(experiment, phantoms(experiment, "site-2"), tmp_path, "r")

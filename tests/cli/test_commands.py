@@ -278,6 +278,17 @@ def test_the_loop_runs_over_sites_with_files_of_their_own(tiny, tmp_path, monkey
     assert not (tmp_path / "runs" / "one").exists()
 
 
+def test_the_loop_names_a_site_that_its_settings_do_not_fit_and_goes_on(tiny, tmp_path, clean_environment):
+    experiment = tiny(row="fedavg", grades=5, exchange={"personal": "nothing"}, phases=[{"name": "train", "rounds": 1}])
+    (tmp_path / "e.yaml").write_text(experiment.model_dump_json(exclude={"run"}))
+    result = call("loop", tmp_path / "e.yaml", "--run", "a", "--root", tmp_path, "--sites", "site-1,site-2")
+    assert result.exit_code == 2, result.output
+    assert "no result from site-2: the job's head has 5 grades and this site's scheme 4: let the" in result.output
+    assert result.output.endswith("fedretina: no model for site-2: what stands below the table says why.\n")
+    found = json.loads((tmp_path / "a" / "server" / "results.json").read_text())
+    assert list(found["sites"]) == ["site-1"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

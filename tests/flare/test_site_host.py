@@ -1,6 +1,7 @@
 """What a site writes for those who watch it, with a hospital whose names are easy to find again; no FLARE process."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,14 +13,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "provisioned"))
 from hospital import SECRETS, write_hospital
 
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.errors import QuorumError
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order, Payload, Stamp
 from fedretina.flare import executor
 from fedretina.flare.wire import pack_order, unpack_payload, why
 from fedretina.local.supervised import require_a_batch
+from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.site import TrackingSettings, read_site_settings
+from fedretina.settings.site import SiteSettings, TrackingSettings, read_site_settings
 from fedretina.settings.training import TrainingSettings
 from fedretina.tracking.tracker import Tracker
 
@@ -29,8 +32,11 @@ WORDS = {**SMALL, "phases": [{"name": "train", "rounds": 1}], "phantom_images": 
 class Context:
     """All that a host asks of FLARE."""
 
+    def __init__(self, site="site-1"):
+        self.site = site
+
     def get_identity_name(self):
-        return "site-1"
+        return self.site
 
 
 @pytest.fixture
@@ -142,6 +148,37 @@ def test_a_head_that_leaves_encrypted_and_a_policy_that_rounds_are_refused_befor
     monkeypatch.setattr(executor, "load_experiment", lambda *_: sealed)
     found = refused_at_once(hospital, "{kinds: [encoder, norm, head], mantissa_bits: 10}", sealed)
     assert "this run's head leaves encrypted (exchange.encrypt)" in found
+
+
+@pytest.mark.parametrize("unfit", ["grades", "classes", "sums"])
+def test_the_loop_refuses_a_site_that_cannot_be_built_in_the_words_of_a_host(unfit, phantoms, tmp_path, monkeypatch):
+    """Five grades and four, as site-1 and site-2 have them: the others go on, as they do under FLARE."""
+    words = {**SMALL, "row": "fedavg", "phases": [{"name": "train", "rounds": 1}]}
+    if unfit == "grades":
+        words |= {"grades": 5, "exchange": {"personal": "nothing"}}
+    else:
+        words = {key: value for key, value in words.items() if key not in ("training", "network")}
+        words |= {"row": "analytic", "phases": [{"name": "sums"}], "network": {"encoder": "few_blocks"}}
+        words |= {"classes": ["no_dr", "mild", "moderate", "severe"]} if unfit == "classes" else {"classes": ["a", "b"]}
+    experiment = Experiment.resolve(words)
+    sites = phantoms(experiment, "site-1", "site-2")
+    alone = ["site-1", "site-2"] if unfit == "sums" else ["site-2"]
+    settings = SiteSettings()
+    monkeypatch.setattr(executor, "load_experiment", lambda *_: experiment)
+    monkeypatch.setattr(executor, "load_site_settings", lambda _: settings)
+    monkeypatch.setattr(executor, "state_root", lambda *_: tmp_path / "flare")
+    coordinator = Coordinator(experiment, "r", tmp_path / "server")
+    coordinator.begin(sites)
+    host = executor.SiteHost("experiment.yaml")
+    order = pack_order(coordinator.order("site-2"), coordinator.down("site-2"))
+    said = why(host.handle(order, Context("site-2"), lambda: False))
+    host.close()
+    with pytest.raises(QuorumError, match=re.escape(f"site-2: {said}")):
+        run_loop(experiment, {site: sites[site] for site in alone}, tmp_path, "r")
+    if unfit != "sums":
+        found = run_loop(experiment, sites, tmp_path, "r")
+        assert [step["refused"] for step in found["steps"]] == [{"site-2": said}] * len(found["steps"])
+        assert list(found["sites"]) == ["site-1"]
 
 
 def test_a_site_has_its_own_curves(hospital, tmp_path):

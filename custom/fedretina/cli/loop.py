@@ -32,7 +32,7 @@ def loop(
 
     All sites' images are read by this one process, and no policy of a site holds anything back: it is for research on
     one machine. `fedretina simulate` takes the same words and runs through FLARE, with the same bits. On a terminal a
-    bar shows how many answers of sites are in.
+    bar shows how many answers of sites are in. The run ends with code 2 if a site has no model in the end.
     """
     from fedretina.settings.experiment import Experiment
     from fedretina.storage import require_sites
@@ -67,8 +67,10 @@ def loop(
                 for site in names
             }
         with progress("answers") as tell:
-            run_loop(settings, data, root, run, tell=tell)
+            found = run_loop(settings, data, root, run, tell=tell)
         say_end(root / run / "server" / "results.json")
+        if without := found["without_result"]:
+            fail(f"no model for {', '.join(without)}: what stands below the table says why.")
     except FedretinaError as error:
         fail(str(error))
 

@@ -34,6 +34,11 @@ class Stamp(NamedTuple):
     attempt: int
     digest: str
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names in it that both ends hold, so that a sentence with them may leave (`told.told`)."""
+        return frozenset({self.run, self.phase, self.digest[:12]})
+
     def require(self, expected: Stamp) -> None:
         """Refuse a message whose stamp differs from the expected one.
 

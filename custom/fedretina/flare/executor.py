@@ -102,7 +102,7 @@ class SiteHost:
         try:
             order, tensors = unpack_order(shareable)
             where = {"phase": order.stamp.phase, "round": order.stamp.round, "attempt": order.stamp.attempt}
-            known |= {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
+            known |= {*order.stamp.names, *tensors}
             self._require_approval(order, fl_ctx)
             if is_question(shareable):
                 return make_reply(APPROVED)
