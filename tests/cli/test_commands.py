@@ -276,6 +276,13 @@ def test_the_loop_runs_over_sites_with_files_of_their_own(tiny, tmp_path, monkey
     assert one.exit_code == 2
     assert "FEDRETINA_SITE_FILE gives several sites one manifest: write {SITE_NAME} into its path" in one.output
     assert not (tmp_path / "runs" / "one").exists()
+    for command in ("loop", "simulate"):
+        twice = call(
+            command, *told[1:], "--run", "one", "--site", f"a={north}", "--site", f"b={north.parent}/../north/site.yaml"
+        )
+        assert twice.exit_code == 2
+        assert "a and b have one manifest, and would be one hospital under two names" in twice.output
+    assert not (tmp_path / "runs" / "one").exists()
 
 
 def test_the_loop_names_a_site_that_its_settings_do_not_fit_and_goes_on(tiny, tmp_path, clean_environment):

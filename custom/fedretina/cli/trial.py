@@ -112,13 +112,22 @@ def settings_of_sites(names: Sequence[str], files: dict[str, str], phantom_image
                     f"{site} has no data, and the experiment takes no phantom hospitals (phantom_images: 0): name its "
                     f"site file (--site {site}=FILE), or set phantom_images to 16 or more."
                 )
-        elif own is None and any(other.data.manifest == data.manifest for other in found.values()):
+        elif same := [name for name, other in found.items() if _one_file(other.data.manifest, data.manifest)]:
+            if own is None and same[0] not in files:
+                raise SettingsError(
+                    f"{VARIABLE} gives several sites one manifest: write {{SITE_NAME}} into its path or its data's, "
+                    "name one site (--sites), or name a file for each (--site NAME=FILE)."
+                )
             raise SettingsError(
-                f"{VARIABLE} gives several sites one manifest: write {{SITE_NAME}} into its path or its data's, name "
-                "one site (--sites), or name a file for each (--site NAME=FILE)."
+                f"{same[0]} and {site} have one manifest, and would be one hospital under two names: name another "
+                "site file for one of them (--site NAME=FILE), or leave it out."
             )
         found[site] = settings
     return found
+
+
+def _one_file(one: Path | None, other: Path) -> bool:
+    return one is not None and one.resolve() == other.resolve()
 
 
 def say_where(results: Path) -> None:
