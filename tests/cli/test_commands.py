@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.cli.shared import progress, steps
+from fedretina.errors import StateError
 from fedretina.jobs import settings_of_row
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
@@ -283,6 +284,32 @@ def test_the_loop_runs_over_sites_with_files_of_their_own(tiny, tmp_path, monkey
         assert twice.exit_code == 2
         assert "a and b have one manifest, and would be one hospital under two names" in twice.output
     assert not (tmp_path / "runs" / "one").exists()
+
+
+@pytest.mark.parametrize("command", ["loop", "simulate"])
+def test_a_trial_runs_without_keys_and_says_so(command, tmp_path, monkeypatch, clean_environment):
+    monkeypatch.chdir(tmp_path)
+    Path("keyed.yaml").write_text("he_keys: he-site.keys\n")
+    monkeypatch.setattr("fedretina.loop.run_loop", stopped)
+    monkeypatch.setattr("fedretina.flare.simulation.Simulation.run", stopped)
+    site = ("--site", "site-1=keyed.yaml", "--set", "images.image_size=32", "--set", "phantom_images=16")
+    head, sums = "exchange={personal: nothing, encrypt: head}", "phases=[{name: sums, sums: {encrypt: always}}]"
+    for words, name, plain in (
+        (("fedavg", "--set", "grades=5", "--set", head), "exchange.encrypt", "nothing"),
+        (("analytic", "--set", sums), "phases[].sums.encrypt", "with_keys"),
+    ):
+        result = call(command, *words, *site)
+        assert result.exit_code == 2
+        assert f"the run encrypts ({name}), and a trial runs without keys: set it to {plain} for" in result.output
+    said = "a trial runs without keys: he_keys of site-1 is not read, and sums are not encrypted."
+    result = call(command, "analytic", *site, "--sites", "site-2")
+    assert said in result.output
+    assert "stopped here" in result.output
+    assert said not in call(command, "feduaa", *site).output  # a run that reads no keys
+
+
+def stopped(*_, **__):
+    raise StateError("stopped here")
 
 
 def test_the_loop_names_a_site_that_its_settings_do_not_fit_and_goes_on(tiny, tmp_path, clean_environment):

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fedretina.cli.shared import PHANTOMS, RUN, SITE, fail, progress, site_files, steps
-from fedretina.cli.trial import ROOT, chosen, run_words, say_end, say_where, settings_of_sites
+from fedretina.cli.trial import ROOT, chosen, run_words, say_end, say_where, settings_of_sites, without_keys
 from fedretina.errors import FedretinaError
 
 _DAMAGED = "{} is damaged, or of another version: restore it from a backup, or use the version that wrote it."
@@ -43,6 +43,7 @@ def loop(
         # Before torch is loaded, which takes seconds: a typo is told at once.
         settings = Experiment.resolve(chosen(experiment, rounds, changes))
         run = run or settings.run or settings.name
+        own_files = without_keys(settings, settings_of_sites(names, files, settings.phantom_images))
         from fedretina.data.site_data import load_site_data
         from fedretina.loop import run_loop
 
@@ -50,7 +51,7 @@ def loop(
             site: own.data
             if own.data.manifest is not None
             else own.data.model_copy(update={"phantom_images": settings.phantom_images})
-            for site, own in settings_of_sites(names, files, settings.phantom_images).items()
+            for site, own in own_files.items()
         }
         with steps() as tell_of:
             data = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedretina.cli.shared import PHANTOMS, fail, say, site_files
-from fedretina.cli.trial import chosen, run_words, say_end, settings_of_sites
+from fedretina.cli.trial import chosen, run_words, say_end, settings_of_sites, without_keys
 from fedretina.errors import FedretinaError, SettingsError
 
 
@@ -47,7 +47,7 @@ def simulate(
         settings = chosen(experiment, rounds, changes)
         resolved = Experiment.resolve(settings).require_federated()
         run = run or resolved.run or resolved.name
-        own = settings_of_sites(names, files, resolved.phantom_images)
+        own = without_keys(resolved, settings_of_sites(names, files, resolved.phantom_images))
         from fedretina.aggregation.results import unfinished
         from fedretina.data.manifest import read_manifest
         from fedretina.data.modalities import require_modality

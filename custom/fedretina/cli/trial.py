@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedretina.cli.shared import RUN, SITE_FILE, SITES
+from fedretina.cli.shared import RUN, SITE_FILE, SITES, say
 from fedretina.errors import SettingsError
 
 if TYPE_CHECKING:
+    from fedretina.settings.experiment import Experiment
     from fedretina.settings.site import SiteSettings
 
 ROOT = Path("fedretina_runs")
@@ -128,6 +129,33 @@ def settings_of_sites(names: Sequence[str], files: dict[str, str], phantom_image
 
 def _one_file(one: Path | None, other: Path) -> bool:
     return one is not None and one.resolve() == other.resolve()
+
+
+def without_keys(experiment: Experiment, sites: Mapping[str, SiteSettings]) -> dict[str, SiteSettings]:
+    """The settings of each site without its keys, which the server of a trial has no half of; a line says so.
+
+    Args:
+        experiment: The run's settings.
+        sites: Settings of each site.
+
+    Raises:
+        SettingsError: The run does not begin without keys.
+    """
+    sums = experiment.sums
+    for name, demanded, plain in (
+        ("exchange.encrypt", experiment.exchange.encrypt != "nothing", "nothing"),
+        ("phases[].sums.encrypt", sums is not None and sums.encrypt == "always", "with_keys"),
+    ):
+        if demanded:
+            raise SettingsError(
+                f"the run encrypts ({name}), and a trial runs without keys: set it to {plain} for the trial, or "
+                "rehearse in FLARE's POC, whose server names its half of the keys too (docs/encrypted_heads.md)."
+            )
+    keyed = [site for site, own in sites.items() if own.he_keys is not None]
+    if keyed and sums is not None:
+        said = f"a trial runs without keys: he_keys of {', '.join(keyed)} is not read, and sums are not encrypted."
+        say(said, {"warning": said})
+    return {site: own.model_copy(update={"he_keys": None}) if site in keyed else own for site, own in sites.items()}
 
 
 def say_where(results: Path) -> None:
