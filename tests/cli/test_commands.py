@@ -312,6 +312,18 @@ def stopped(*_, **__):
     raise StateError("stopped here")
 
 
+def test_the_loop_starts_from_the_weights_that_a_site_names(tmp_path, monkeypatch, clean_environment):
+    monkeypatch.chdir(tmp_path)
+    Path("w.safetensors").write_bytes(b"weights")
+    Path("site.yaml").write_text("weights_file: w.safetensors\n")
+    words = ["--set", f"network.weights={{source: file, sha256: {64 * 'a'}}}", "--set", "images.image_size=32"]
+    result = call("loop", "feduaa", "--site", "site-1=site.yaml", "--set", "phantom_images=16", *words)
+    assert result.exit_code == 2
+    assert "The file of pre-trained weights has sha256 9a129038d9" in result.output
+    without = call("loop", "feduaa", "--sites", "site-1", "--set", "phantom_images=16", *words)
+    assert "this end was not told where its copy is; set weights_file" in without.output
+
+
 def test_the_loop_names_a_site_that_its_settings_do_not_fit_and_goes_on(tiny, tmp_path, clean_environment):
     experiment = tiny(row="fedavg", grades=5, exchange={"personal": "nothing"}, phases=[{"name": "train", "rounds": 1}])
     (tmp_path / "e.yaml").write_text(experiment.model_dump_json(exclude={"run"}))

@@ -53,6 +53,9 @@ def loop(
             else own.data.model_copy(update={"phantom_images": settings.phantom_images})
             for site, own in own_files.items()
         }
+        weights = next((own.weights_file for own in own_files.values() if own.weights_file is not None), None)
+        if weights is not None:  # one file on one machine; it is compared with the SHA-256 of the settings
+            settings = settings.with_weights_file(weights)
         with steps() as tell_of:
             data = {
                 site: load_site_data(
