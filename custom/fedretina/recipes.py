@@ -26,7 +26,7 @@ from nvflare.recipe.spec import ExecEnv, Recipe
 
 from fedretina.errors import SettingsError
 from fedretina.flare.job_context import STATE_ROOT
-from fedretina.flare.simulation import SIMULATOR, simulator
+from fedretina.flare.simulation import SIMULATOR, require_one_word, simulator
 from fedretina.flare.submitted_job import job_sites, named_copy, read_meta
 from fedretina.job_export import export_job
 from fedretina.jobs import SITES, job_files, read_job, settings_of_row, write_job
@@ -81,7 +81,11 @@ class _FolderJob(FedJob):
 
         Runs lie where all do that nobody says otherwise of, under `fedretina_runs` of the current folder; FLARE's
         default workspace is a temporary folder.
+
+        Raises:
+            SettingsError: The simulator cannot start a site in that workspace.
         """
+        require_one_word(Path(workspace).absolute(), "workspace_root of SimEnv")
         state = os.environ.get(STATE_ROOT) or str(Path.cwd() / "fedretina_runs")
         with TemporaryDirectory() as folder:
             self.export_job(folder)

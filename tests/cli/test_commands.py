@@ -15,9 +15,10 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.cli.shared import progress, steps
-from fedretina.errors import StateError
+from fedretina.errors import SettingsError, StateError
 from fedretina.jobs import settings_of_row
 from fedretina.loop import run_loop
+from fedretina.recipes import _FolderJob
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.version import __version__
@@ -306,6 +307,29 @@ def test_a_trial_runs_without_keys_and_says_so(command, tmp_path, monkeypatch, c
     assert said in result.output
     assert "stopped here" in result.output
     assert said not in call(command, "feduaa", *site).output  # a run that reads no keys
+
+
+@pytest.mark.parametrize("name", ["my runs", "O'Brien", 'a "b"', "c#1", "d\\e"])
+def test_a_trial_in_a_folder_whose_path_flare_takes_apart_is_refused_and_the_loop_runs(
+    name, tiny, tmp_path, monkeypatch, clean_environment
+):
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    for words in (("simulate", "feduaa"), ("demo", "--quick")):
+        result = call(*words)
+        assert result.exit_code == 2
+        assert "FLARE's simulator cannot start a site where a path has a space, a quote, a backslash" in result.output
+        assert "name another folder (--root). `fedretina loop` runs there all the same." in result.output
+    with pytest.raises(SettingsError, match=re.escape("name another folder (workspace_root of SimEnv)")):
+        _FolderJob("small").simulator_run(str(tmp_path / name), n_clients=1)
+    assert not list(Path.cwd().iterdir())
+    if name == "my runs":
+        Path("e.yaml").write_text(tiny(phases=[{"name": "train", "rounds": 1}]).model_dump_json(exclude={"run"}))
+        done = call("loop", "e.yaml", "--run", "a", "--sites", "site-1,site-2")
+        assert done.exit_code == 0, done.output
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / name / "python"))
+    assert "install fedretina into an environment elsewhere" in call("simulate", "feduaa").output
 
 
 def stopped(*_, **__):

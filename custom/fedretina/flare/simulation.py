@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import nvflare
 import psutil
 
-from fedretina.errors import RefusedError, StateError
+from fedretina.errors import RefusedError, SettingsError, StateError
 from fedretina.flare.results_upload import FOLDER, STOPPED
 from fedretina.jobs import job_files, write_job
 from fedretina.settings.experiment import Experiment
@@ -55,10 +57,11 @@ class Simulation:
 
     Raises:
         RefusedError: A site's policy would refuse all of its own answers.
-        SettingsError: The settings cannot be used.
+        SettingsError: The settings cannot be used, or the simulator cannot start a site below the root.
     """
 
     def __init__(self, settings: Mapping[str, Any], run: str, sites: Mapping[str, SiteSettings], root: Path) -> None:
+        require_one_word(root.absolute(), "--root")
         self._settings = {**settings, "run": run}
         experiment = Experiment.resolve(self._settings)
         require_policies(experiment, sites)
@@ -143,6 +146,34 @@ class Simulation:
     def _step(self, line: Mapping[str, Any]) -> str:
         phase, rounds = str(line["phase"]), self._rounds.get(str(line["phase"]), 1)
         return f"{phase}, round {line['round'] + 1} of {rounds}" if rounds > 1 else phase
+
+
+def require_one_word(folder: Path, option: str) -> None:
+    """Refuse to start a simulator whose sites could not start, before any process has started.
+
+    FLARE writes the command of each site as one line, with nothing quoted, and takes it apart as a shell does.
+
+    Args:
+        folder: Where FLARE's workspace lies, or is to lie.
+        option: What names it.
+
+    Raises:
+        SettingsError: The path of the folder, of Python or of FLARE would not be one word of that line.
+    """
+    for path, mend in (
+        (str(folder), f"name another folder ({option})"),
+        (sys.executable, "install fedretina into an environment elsewhere"),
+        (nvflare.__file__, "install fedretina into an environment elsewhere"),
+    ):
+        try:
+            whole = shlex.split(path, comments=True) == [path]
+        except ValueError:  # a quote without its second
+            whole = False
+        if not whole:
+            raise SettingsError(
+                f"FLARE's simulator cannot start a site where a path has a space, a quote, a backslash or a #, as "
+                f"{path!r} has: {mend}. `fedretina loop` runs there all the same."
+            )
 
 
 def require_policies(experiment: Experiment, sites: Mapping[str, SiteSettings]) -> None:
