@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, machine
 from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.exchange.moved import run_moved
 from fedretina.loop import run_loop
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
@@ -135,7 +136,7 @@ def _run(experiment: Experiment, sites: Mapping[str, SiteData], scratch: Path) -
         "sites": verdicts,
         "images": {site: dict(data.counts) for site, data in sites.items()},
         "seconds": round(seconds, 1),
-        "bytes_up": sum(sum(step.get("bytes_up", {}).values()) for step in results["steps"]),
+        "bytes_up": run_moved(results).up,
         "settings": experiment.agreed(),
         "machine": machine(),
     }

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, machine
 from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.exchange.moved import moving_steps, step_moved
 from fedretina.loop import run_loop
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
@@ -24,6 +25,7 @@ from fedretina.settings.site import read_data_settings
 from fedretina.storage import write_json
 from fedretina_papers.draws import drawn
 from fedretina_papers.packed import pack, unpack
+from fedretina_papers.run_course import moved_by_phase
 
 STORED = RESULTS / "wire_codec.jsonl.gz"
 CODECS = ("none", "bf16", "int8", "int4")
@@ -111,14 +113,15 @@ def _run(experiment: Experiment, sites: Mapping[str, SiteData], scratch: Path) -
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         results = run_loop(experiment, sites, Path(folder), "run")
-    steps = results["steps"]
+    steps = moving_steps(results)
     return {
         "seed": experiment.seed,
         "sites": {site: {name: own.get(name) for name in FIGURES} for site, own in results["sites"].items()},
         "images": {site: dict(data.counts) for site, data in sites.items()},
         "seconds": round(time.monotonic() - began, 1),
-        "bytes_up": [sum(step["bytes_up"].values()) for step in steps],
-        "bytes_down": [step["bytes_down"] * len(sites) for step in steps],
+        "moved": moved_by_phase(results),
+        "bytes_up": [step_moved(step).up for step in steps],
+        "bytes_down": [step_moved(step).down for step in steps],
         "settings": experiment.agreed(),
         "machine": machine(),
     }

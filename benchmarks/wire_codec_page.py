@@ -11,6 +11,7 @@ from benchmarks.wire_codec import CODECS, IMAGES, ROWS, SETS, STORED, TESTED
 from benchmarks.wire_codec_sizes import SIZES
 from fedretina.storage import read_json, write_text
 from fedretina_papers.packed import read_packed
+from fedretina_papers.stored import end_words
 
 PAGE = ROOT / "docs" / "wire_codec.md"
 _BEGIN, _END = "<!-- begin figures -->", "<!-- end figures -->"
@@ -70,7 +71,12 @@ def _set(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
                 ours, theirs = ([_mean(held[seed], figure) for seed in both] for held in (found, plain))
                 cells += [f"{fmean(ours):.3f}", "" if codec == "none" else _apart(ours, theirs)]
             lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", f"Seeds: {', '.join(map(str, seeds))}.", ""]
+    return [*lines, "", f"Seeds: {', '.join(map(str, seeds))}.{_counted(own, 'MB and their share of float32 are')}", ""]
+
+
+def _counted(records: Sequence[Mapping[str, Any]], what: str) -> str:
+    end = end_words(records)
+    return f" {what} those of the rounds and of what goes down for validation, {end}." if end else ""
 
 
 def _bytes(run: Mapping[str, Any]) -> int:
@@ -100,7 +106,7 @@ def _sizes(found: Mapping[str, Any]) -> list[str]:
         "",
         f"EfficientNet-B4 with a head of four classes, {sites} sites, {rounds} rounds. Three rounds were run over "
         "phantom sites and encoded as any run's are; the first round's message down is whole, the last one stands for "
-        "all others.",
+        f"all others.{_counted(list(found['cases'].values()), 'GB are')}",
         "",
         "| | MB up, a round and site | MB down | GB a run |",
         "|---|---:|---:|---:|",

@@ -9,11 +9,13 @@ from typing import Any
 
 from benchmarks.common import RESULTS, machine
 from fedretina.data.site_data import load_site_data
+from fedretina.exchange.moved import moving_steps
 from fedretina.loop import run_loop
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import write_json
+from fedretina_papers.run_course import moved_by_phase
 
 SIZES = RESULTS / "wire_codec_sizes.json"
 ROUNDS, SITES = 150, 4
@@ -54,9 +56,11 @@ def write_sizes() -> None:
             settings = SiteDataSettings(phantom_images=experiment.phantom_images)
             one = load_site_data("site-1", settings, experiment.images, 1, Path(folder) / "cache")
             sites = {name: replace(one, name=name) for name in ("site-1", "site-2")}
-            steps = run_loop(experiment, sites, Path(folder), "run")["steps"]
+            results = run_loop(experiment, sites, Path(folder), "run")
+        steps = moving_steps(results)
         learnt = [step for step in steps if step["task"] == "train"]
         found["cases"][name] = {
+            "moved": moved_by_phase(results),
             "up": [max(step["bytes_up"].values()) for step in learnt],
             "down": [step["bytes_down"] for step in learnt],
             "end": [step["bytes_down"] for step in steps if step["task"] != "train"],

@@ -16,6 +16,7 @@ from fedretina_papers.line_chart import Series, line_chart
 from fedretina_papers.markdown import NOT_RUN, table
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.stored import end_words
 
 
 class MethodEnergy(NamedTuple):
@@ -170,11 +171,14 @@ def _assumed(results: FedeeResults, costs: Mapping[str, Any]) -> list[str]:
         else f"**An estimate**: the machine has no meter that can be read, so that {settings.watts:g} W are assumed."
     )
     grid = settings.grid
+    names = set(published_fedee().rows["FedAvg"].values()) & set(results.benchmark.runs)
+    end = end_words(run for name in names for run in results.benchmark.runs[name].values())
+    moving = f" What moves is counted {end}." if end else ""
     return [
         f"{power} Energy of a round is power times the time of its training steps over all sites (Equation 9), and for "
         f"what moves {grid.router_w:g} W of a router and {grid.idle_w:g} W of a machine that waits, at "
         f"{grid.up_mbit_s:g} Mbit/s up and {grid.down_mbit_s:g} down (Equation 10): assumptions of ours, as the paper "
         f"prints none. {grid.co2e_g_per_kwh:g} g a kWh, which all rows of its table imply, and a power usage "
-        f"effectiveness of {grid.pue:g} (Equation 11). Time to load samples and to validate is not in it.",
+        f"effectiveness of {grid.pue:g} (Equation 11). Time to load samples and to validate is not in it.{moving}",
         "",
     ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.errors import SettingsError
+from fedretina.exchange.moved import run_moved
 from fedretina.storage import folder_lock, read_json, write_json
 from fedretina_papers.choices import RowChoice
 from fedretina_papers.label_plan import LabelPlan, row_name
@@ -124,7 +125,7 @@ def _pretrained(settings: dict[str, Any], out: Path, work: Work) -> str:
         "settings": stored["settings"],
         "seconds": read_json(folder / "seconds.json")["seconds"],
         "rounds": len(steps),
-        "bytes": sum(sum(step["bytes_up"].values()) + step["bytes_down"] * len(step["bytes_up"]) for step in steps),
+        "bytes": sum(run_moved(results)),
         "contrast_loss": losses,
     }
     write_json(_encoder(out, choice, work.seed), record)

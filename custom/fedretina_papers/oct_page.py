@@ -24,7 +24,7 @@ from fedretina_papers.oct_runs import OctResults
 from fedretina_papers.out_of_distribution_table import out_of_distribution
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published_oct import published_oct
-from fedretina_papers.stored import Benchmark, read_benchmark
+from fedretina_papers.stored import Benchmark, end_words, read_benchmark
 from fedretina_papers.what_was_run import course_words, warnings, what_was_run
 
 _POOLED = (
@@ -131,6 +131,8 @@ def oct_page(
         pooled=[count(one) for one in dict.fromkeys((pooled[0], pooled[-1]))] if pooled else [],
         intervals=tables.has_intervals(results),
         dealt=dealt,
+        end=_end(results),
+        dealt_end=_end(results if dealt is None else dealt.results),
         lacking={which: _not_planned(which, one) for which, one in names.items()},
         table3=tables.method_table(results),
         convergence=tables.convergence_table(results),
@@ -143,6 +145,10 @@ def oct_page(
         set_images=tables.set_images(results),
         table9=tables.encoder_table(results),
     )
+
+
+def _end(results: OctResults) -> str:
+    return end_words({"moved": one.run.moved} for many in results.runs.values() for one in many)
 
 
 def convergence_chart(results: OctResults) -> Chart | None:

@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from fedretina.data.site_data import SiteData, load_site_data, pools
+from fedretina.exchange.moved import run_moved
 from fedretina.loop import run_loop
 from fedretina.rows import row
 from fedretina.settings.experiment import Experiment
@@ -145,6 +146,7 @@ def measure_run(
     results = read_json(folder / "server" / "results.json")
     home = homes(experiment, trained, sites)
     steps = [step for step in results["steps"] if step["task"] == "train"]
+    moved = run_moved(results)
     outside, read = outside_sets(plan, out), reading_of(experiment)
     figures = {}
     for site, host in home.items():
@@ -172,9 +174,9 @@ def measure_run(
         "seed": seed,
         "loop_only": experiment.pooled,
         "seconds": read_json(folder / "seconds.json")["seconds"],
-        "bytes_up": sum(sum(step["bytes_up"].values()) for step in results["steps"]),
-        "bytes_down": sum(step["bytes_down"] * len(step["bytes_up"]) for step in results["steps"]),
-        "moved": moved_by_phase(results["steps"]),
+        "bytes_up": moved.up,
+        "bytes_down": moved.down,
+        "moved": moved_by_phase(results),
         "history": rounds_of_sites(folder, sorted(set(home.values()))),
         "classes": None if experiment.classes is None else list(experiment.classes),
         "rounds": len(steps),

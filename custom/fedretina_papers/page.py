@@ -14,7 +14,7 @@ from fedretina_papers.engine.tested import disease_tests, mean_tests, site_tests
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published import published
-from fedretina_papers.stored import Benchmark, Record, read_benchmark
+from fedretina_papers.stored import Benchmark, Record, end_words, read_benchmark
 from fedretina_papers.what_was_run import warnings, what_was_run
 
 
@@ -65,6 +65,7 @@ def write_benchmark_page(out: Path, page: Path, pictures: Path) -> None:
         noise=sentences.noise_words(benchmark),
         tests=found and _tests(benchmark, found),
         left_out=tables.left_out(benchmark, records),
+        end=end_words(run for runs in benchmark.runs.values() for run in runs.values()),
         pictures={what: shown.show(what, chart) for what, chart in drawn.items()},
         rounds=[line for what, chart in rounds.items() for line in shown.show(what, chart)],
         per_site={one.title: tables.per_site(benchmark, records, key) for key, one in MEASURES.items()},

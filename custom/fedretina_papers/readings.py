@@ -131,6 +131,7 @@ def _run(records: Sequence[Mapping[str, Any]], one: ReadingChoice, seed: int) ->
     moved = {
         phase: {way: sum(record["moved"][phase][way] for record in records) for way in ("up", "down")}
         for phase in first["moved"]
+        if all(phase in record["moved"] for record in records)  # an older record has no end
     }
     seconds = [record["seconds"] for record in records]
     settings = {**first["settings"], "evaluation": {**first["settings"]["evaluation"], **_settings(one)}}

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedretina.exchange.moved import moving_steps, step_moved
 from fedretina.local.site_state import read_history
 
 
-def moved_by_phase(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+def moved_by_phase(results: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Bytes up and down by phase, over all its rounds and sites, as the server counted them.
 
     What validation and the end of a run moved stands under their own names.
 
     Args:
-        steps: Records of the steps, as in `results.json`.
+        results: As stored in `results.json`.
     """
     found: dict[str, dict[str, int]] = {}
-    for step in steps:
+    for step in moving_steps(results):
         sums = found.setdefault(str(step["step"]).rpartition("-")[0], {"up": 0, "down": 0})
-        sums["up"] += sum(step["bytes_up"].values())
-        sums["down"] += step["bytes_down"] * len(step["bytes_up"])
+        moved = step_moved(step)
+        sums["up"] += moved.up
+        sums["down"] += moved.down
     return found
 
 

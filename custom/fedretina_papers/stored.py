@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,19 @@ from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import read_json
 
 Record = Mapping[str, Any]
+
+
+def end_words(records: Iterable[Record]) -> str:
+    """What bytes of stored runs leave out, to stand behind them in a sentence; empty where they leave out nothing.
+
+    Args:
+        records: Of runs, with what each phase `moved`. A run of an older version did not count its end.
+    """
+    lacking = ["finalise" not in (record.get("moved") or {}) for record in records]
+    if not any(lacking):
+        return ""
+    of = "" if all(lacking) else f"in {sum(lacking)} of {len(lacking)} runs "
+    return f"{of}without the model that goes down once at the end"
 
 
 class Answers(NamedTuple):

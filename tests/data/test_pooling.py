@@ -3,6 +3,7 @@
 import torch
 
 from fedretina.data.site_data import pools
+from fedretina.exchange.moved import run_moved
 from fedretina.loop import run_loop
 
 
@@ -31,4 +32,4 @@ def test_a_pooled_run_trains_a_pool_as_one_site(tiny, phantoms, tmp_path):
     data = phantoms(experiment, "site-1", "site-2", "site-3")
     results = run_loop(experiment, data, tmp_path, "pooled")
     assert set(results["sites"]) == {pool.data.name for pool in pools(data)}
-    assert all(step["bytes_down"] == 0 for step in results["steps"])
+    assert run_moved(results) == (0, 0)

@@ -75,6 +75,8 @@ def test_a_run_of_both_phases_is_stored_with_all_that_the_tables_need(little_enc
     assert 0 <= record["history"][1]["accuracy"] <= 1
     assert all(note["loss"] > 0 for note in record["history"])
     assert sum(one["up"] for one in record["moved"].values()) == record["bytes_up"]
+    assert sum(one["down"] for one in record["moved"].values()) == record["bytes_down"]
+    assert record["moved"]["finalise"]["down"] > 0
     assert record["moved"]["pretrain"]["up"] > 0
     assert record["classes"] == ["normal", "drusen", "dme", "cnv"]
     unseen = record["sites"]["site-4"]["strangers"]["unseen"]
@@ -114,7 +116,10 @@ def test_bytes_by_phase():
         {"step": "train-0000", "bytes_up": {"a": 1}, "bytes_down": 2},
         {"step": "train-0001", "bytes_up": {"a": 1, "b": 1}, "bytes_down": 2},
     ]
-    assert moved_by_phase(steps) == {"pretrain": {"up": 11, "down": 6}, "train": {"up": 3, "down": 6}}
+    before = {"pretrain": {"up": 11, "down": 6}, "train": {"up": 3, "down": 6}}
+    assert moved_by_phase({"steps": steps}) == before
+    end = {"step": "finalise-0000", "bytes_up": {"a": 0}, "refused": {"b": "its disk is full."}, "bytes_down": 2}
+    assert moved_by_phase({"steps": steps, "end": end}) == {**before, "finalise": {"up": 0, "down": 4}}
 
 
 def test_rows_with_one_network_share_a_measurement(tmp_path, monkeypatch):

@@ -138,9 +138,14 @@ def run_wire_codec(bench):
     words = ["--rows", "fedavg", "--codecs", "none,int4", "--seeds", "1", "--scratch", bench.folder / "scratch"]
     bench.main(wire_codec, "fundus", *bench.sites, *words)
     bench.main(wire_codec, "--sizes")
-    plain, coded = (sum(read_packed(stored)[f"fundus-fedavg-{name}-1.json"]["bytes_up"]) for name in ("none", "int4"))
+    runs = [read_packed(stored)[f"fundus-fedavg-{name}-1.json"] for name in ("none", "int4")]
+    plain, coded = (sum(run["bytes_up"]) for run in runs)
     assert coded < plain / 2
-    assert len(read_json(sizes)["cases"]) == 2
+    assert all(run["moved"]["finalise"]["down"] == run["bytes_down"][-1] > 0 for run in runs)
+    cases = read_json(sizes)["cases"]
+    assert len(cases) == 2
+    assert all(case["moved"]["finalise"]["down"] == 2 * case["end"][-1] > 0 for case in cases.values())
+    assert "at the end" not in page.read_text().partition("<!-- begin figures -->")[2]
     assert "| FedAvg | `int4` | 1 |" in page.read_text()
 
 

@@ -11,6 +11,7 @@ from site_inputs import DEGENERATE, site_inputs, stored_results
 from fedretina.evaluation.metrics import error_detection_auroc
 from fedretina.report.render import render_server
 from fedretina.report.server_report import server_report
+from fedretina.report.summary import server_summary
 from fedretina.settings.scheme import preset
 from fedretina.uncertainty.estimators import build_estimator
 
@@ -113,6 +114,18 @@ def test_rounds_carry_bytes_refusals_and_the_validation_of_their_own_model(resul
     assert second["weight"] == pytest.approx(dict.fromkeys(("site-1", "site-2", "site-3"), 1 / 3))
     assert report["refused"] == [{"step": "train-0001", "site": "site-9", "why": "the loss became infinite"}]
     assert report["without_result"] == {"site-9": "its state is missing"}
+
+
+def test_the_model_that_goes_down_at_the_end_is_counted(results):
+    before = server_report(results)
+    sites = sorted(results["sites"])
+    end = {"step": "finalise-0000", "task": "finalise", "refused": {}, "bytes_up": dict.fromkeys(sites, 0)}
+    after = server_report({**results, "end": {**end, "bytes_down": 1000}})
+    *rounds, last = after["rounds"]
+    assert rounds == before["rounds"]
+    assert (last["step"], last["answers"], last["refused"]) == ("finalise-0000", 3, 0)
+    assert (last["bytes_up"], last["bytes_down"]) == (0, 3000)
+    assert "2 rounds moved 6.0 kB of weights up and 13.0 kB down." in " ".join(server_summary(after))
 
 
 def test_the_page_says_which_share_of_the_patients_stands_behind_each_round(results):

@@ -194,6 +194,10 @@ class RunStore:
         return self.folder / f"{self._name_of(step)}{_OF if site else ''}{site}.safetensors"
 
 
+_END = ("task", "refused", "bytes_up", "bytes_down")
+"""What the results tell of the record of `finalise` itself."""
+
+
 def run_head(run: str, experiment: Experiment, parts: Partition) -> dict[str, Any]:
     """Name, settings, keys that travel by kind, and versions."""
     travelling = parts.sendable
@@ -242,6 +246,8 @@ def run_results(
         "verdicts": told_outcomes(final.get("verdicts", {})),
         "without_result": dict(sorted({**absent, **final["refused"]}.items())),
         "steps": list(records),
+        # Its scalars stand under `sites`; what it moved would be missing from every sum.
+        "end": {"step": plan[len(records)].name} | {key: final[key] for key in _END},
     }
 
 

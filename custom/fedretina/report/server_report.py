@@ -21,6 +21,7 @@ from fedretina.evaluation.pooled import (
     pooled_risk_coverage,
 )
 from fedretina.evaluation.subgroups import pooled_subgroups
+from fedretina.exchange.moved import moving_steps, step_moved
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.text import FIGURES, rounded
 from fedretina.rows import row
@@ -62,7 +63,7 @@ def server_report(results: Mapping[str, Any]) -> dict[str, Any]:
         "without_result": dict(sorted(results.get("without_result", {}).items())),
         "refused": [
             {"step": step["step"], "site": site, "why": why}
-            for step in results["steps"]
+            for step in moving_steps(results)
             for site, why in sorted(step.get("refused", {}).items())
         ],
         "provenance": {
@@ -181,10 +182,10 @@ def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """An entry per step; validation figures stand with the round whose model was measured."""
     rounds = []
     known = _known(results)
-    for step in results["steps"]:
+    for step in moving_steps(results):
         measured = results.get("validation", {}).get(step["step"], {})
         sent = step.get("scalars", {})
-        asked = len(sent) + len(step.get("refused", {}))
+        moved = step_moved(step)
         rounds.append(
             {
                 "step": step["step"],
@@ -202,9 +203,9 @@ def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "theta": {site: scalars["theta"] for site, scalars in sorted(sent.items()) if "theta" in scalars},
                 "weight": dict(sorted(step.get("weights", {}).items())),
                 "robust": {name: dict(sorted(found.items())) for name, found in sorted(step.get("robust", {}).items())},
-                "bytes_up": sum(step.get("bytes_up", {}).values()),
-                "bytes_down": step.get("bytes_down", 0) * asked,
-                "answers": len(sent),
+                "bytes_up": moved.up,
+                "bytes_down": moved.down,
+                "answers": len(sent or step.get("bytes_up", {})),
                 "refused": len(step.get("refused", {})),
             }
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedretina.cli.methods import work_out
+from fedretina.exchange.moved import moving_steps, run_moved, step_moved
 from fedretina.exchange.partition import partition_of
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
@@ -17,12 +18,16 @@ def test_a_run_moves_what_was_planned(tiny, phantoms, tmp_path, row):
     experiment = tiny(row=row, phases=[{"name": "train", "rounds": 1}])
     run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, "run")
     parts = partition_of(experiment, build_on_meta(experiment.network, 5))
-    steps = read_json(tmp_path / "run" / "server" / "results.json")["steps"]
-    assert {step["task"] for step in steps} >= {"train", "validate"}
+    results = read_json(tmp_path / "run" / "server" / "results.json")
+    steps = moving_steps(results)
+    assert [step["task"] for step in steps] == ["train", "validate", "finalise"]
     for step in steps:
         planned = site_traffic(parts, step["task"])
         assert step["bytes_down"] == planned.down
         assert set(step["bytes_up"].values()) == {planned.up}
+        assert step_moved(step) == planned.times(2)
+    assert run_moved(results) == tuple(map(sum, zip(*(step_moved(step) for step in steps), strict=True)))
+    assert steps[-1]["bytes_down"] > 0  # the chosen model goes down once more at the end
 
 
 def test_scaffold_moves_twice_its_parameters_both_ways():
