@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from textwrap import fill
+from typing import Any, NamedTuple
 
 from benchmarks.common import ROOT
 from benchmarks.render import machine_line
 from benchmarks.small_sites import HELD
 from fedretina.settings.scalars import MIN_COUNT
+from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
 from fedretina_papers.markdown import listed
 from fedretina_papers.packed import read_packed
@@ -69,6 +71,10 @@ _WITHHELD = """
 Every grade is in these sums, but for the line with the default policy: by default a hospital keeps grades of fewer than
 {fewest} patients out of them, encrypted or not
 ([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total-says)). On scans that was not run."""
+_UNASKED = """
+A hospital with fewer than {enough} ill or {enough} well validation patients keeps the federated model unasked
+([why](docs/verdict.md#for-engineers)). In the photographs' second line those were, over sites and draws, {counts}. Of
+these {of} the federated model {words}."""
 _DEFAULT = """
 With {size} images a site `both` is above the own head in {every} of {draws} draws with every grade, and in {held} by
 default; the federated head alone in {every_alone} and {held_alone}. In AUC for referable disease `both` loses
@@ -93,7 +99,7 @@ Runs = list[dict[str, Any]]
 def write_page(stored: Path, page: Path = PAGE, readme: Path = README, analytic: Path = ANALYTIC) -> None:
     """Write the page, and what README and the page on heads from sums show of it."""
     runs: Runs = _completed(list(read_packed(stored).values()))
-    _between(readme, f"{readme_table(runs)}\n{_WITHHELD.format(fewest=MIN_COUNT)}")
+    _between(readme, f"{readme_table(runs)}\n{_WITHHELD.format(fewest=MIN_COUNT)}\n{_kept_unasked(runs)}")
     _between(analytic, answers_table([run for run in runs if run["set"] == "fundus"]))
     parts = [_ABOUT.format(fewest=MIN_COUNT, apart=_apart(list(read_packed(stored).values())))]
     for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
@@ -117,6 +123,60 @@ def _completed(runs: Runs) -> Runs:
             sites[site] = {"kept": "own", "test": {"models": models, "differences": {}}}
         found.append({**run, "sites": sites})
     return found
+
+
+class _Unasked(NamedTuple):
+    """The mean of both heads at sites with too few validation patients to choose by: kept without a choice.
+
+    Attributes:
+        counts: How many sites and draws at each size where there are any, of how many, in words.
+        always: Sizes at which it was every site in every draw.
+        outcomes: See `kept_outcome`, of each such site and draw.
+    """
+
+    counts: str
+    always: Sequence[int]
+    outcomes: Sequence[int]
+
+    @property
+    def words(self) -> str:
+        """How it fared, to stand behind "it"."""
+        better, worse = self.outcomes.count(1), self.outcomes.count(-1)
+        return f"was better than the own head beyond its interval in {better}, and worse in {worse}"
+
+
+def _unasked(runs: Runs) -> _Unasked:
+    by_size: dict[int, list[Mapping[str, Any]]] = {}
+    for run in (run for run in runs if run["row"] == "both"):
+        by_size.setdefault(run["size"], []).extend(run["sites"].values())
+    few = {size: [site for site in by_size[size] if site["reason"] == "too_few_patients"] for size in sorted(by_size)}
+    return _Unasked(
+        listed([f"{len(found)} of {len(by_size[size])} at {_number(size)}" for size, found in few.items() if found]),
+        [size for size, found in few.items() if len(found) == len(by_size[size])],
+        [kept_outcome(site) for found in few.values() for site in found],
+    )
+
+
+def _kept_unasked(runs: Runs) -> str:
+    """README's words on who keeps the federated model without a choice."""
+    found = _unasked([run for run in runs if run["set"] == "fundus"])
+    text = _UNASKED.format(enough=LEAST_PATIENTS, counts=found.counts, of=len(found.outcomes), words=found.words)
+    return f"\n{fill(text.strip(), 120, break_long_words=False, break_on_hyphens=False)}"
+
+
+def _no_choice(runs: Runs) -> list[str]:
+    """Why "what validation keeps" is the row of the mean of both heads where sites are small."""
+    found = _unasked(runs)
+    if not found.outcomes:
+        return []
+    sizes = listed([_number(size) for size in found.always])
+    same = f" So at {sizes} that row is the mean of both heads." if sizes else ""
+    return [
+        f"With fewer than {LEAST_PATIENTS} ill or {LEAST_PATIENTS} well validation patients the federated model is",
+        f'kept unasked. In "what validation keeps" that was so, over sites and draws, for {found.counts}.{same}',
+        f"Of these {len(found.outcomes)} it {found.words}.",
+        "",
+    ]
 
 
 def _between(page: Path, text: str) -> None:
@@ -223,6 +283,7 @@ def _of_set(name: str, runs: Runs) -> list[str]:
     tested = ", ".join(f"{site} {runs[0]['images'][site]['test']}" for site in sites)
     found += [f"Test images: {tested}. Macro AUC / referable AUC, mean of the sites and draws.", ""]
     found += _means(runs, sizes)
+    found += _no_choice(runs)
     found += _beside_sums(runs, sizes)
     found += ["### The model that is kept against the own head, site by site", ""]
     found += _outcomes(runs, sizes)

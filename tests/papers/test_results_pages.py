@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedretina.settings.experiment import Experiment
-from fedretina_papers.blocks.results_pages import HELD, SHARED, gains, stored_block, write_results
+from fedretina_papers.blocks.results_pages import HELD, JOINED, SHARED, gains, place, stored_block, write_results
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -51,3 +51,23 @@ def test_a_gain_is_that_of_the_records():
     assert first.alone == pytest.approx(max(mean(name) for name in ways))
     assert (first.gained, first.hospitals, first.ways) == (1, 1, len(ways))
     assert first.worst == pytest.approx(first.together)  # one hospital is judged
+
+
+@pytest.mark.slow
+def test_a_rows_place_is_counted_among_the_rows_without_pooled_images():
+    block = stored_block(RESULTS / "f1.jsonl.gz")
+    ranks = {}
+    for size, runs in block.cases[0][1].items():
+        for figure in ("referable_auc", "kappa", "auc"):
+            means = {
+                row.name: statistics.fmean(
+                    one["test"][figure] for record in runs[row.name].values() for one in record["sites"].values()
+                )
+                for row in block.plan.rows
+                if row.role != "pooled"
+            }
+            ranks[size, figure] = sorted(means, key=means.__getitem__, reverse=True).index(JOINED) + 1
+            assert place(block.plan, runs, JOINED, figure) == ranks[size, figure]
+    shown = (ROOT / "docs" / "results.md").read_text()
+    first = [str(ranks[size, "referable_auc"]) for size in block.cases[0][1]]
+    assert f"in place {', '.join(first[:-1])} and {first[-1]} by referable AUC" in shown

@@ -59,3 +59,22 @@ def test_a_site_whose_interval_is_unknown_counts_as_neither():
         return kept_outcome({"kept": "federated", "test": {"differences": {"own": own}}})
 
     assert [outcome(*one) for one in ((0.02, 0.2), (-0.2, -0.02), (-0.1, 0.2), (None, None))] == [1, -1, 0, 0]
+
+
+def test_who_has_too_few_patients_to_choose_by_is_told_with_what_came_of_it():
+    """No site could choose up to 60 photographs: what validation keeps is what would have been kept without it."""
+    few = [
+        (run["size"], kept_outcome(site))
+        for run in read_packed(STORED).values()
+        if (run["set"], run["row"]) == ("fundus", "both")
+        for site in run["sites"].values()
+        if site["reason"] == "too_few_patients"
+    ]
+    small = [outcome for size, outcome in few if size <= 60]
+    assert (len(small), small.count(-1)) == (96, 9)
+    readme, page = (" ".join(path.read_text().split()) for path in (README, PAGE))
+    words = f"was better than the own head beyond its interval in {[one for _, one in few].count(1)}, and worse in 9."
+    assert f"Of these {len(few)} the federated model {words}" in readme
+    assert f"Of these {len(few)} it {words}" in page
+    assert "32 of 32 at n = 60 and 18 of 32 at n = 120" in readme
+    assert "So at n = 15, n = 30 and n = 60 that row is the mean of both heads." in page

@@ -13,17 +13,22 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedretina.settings.scalars import MIN_COUNT
+from fedretina.settings.training import LEAST_PATIENTS
 from fedretina_papers.blocks.page import read_runs, stored_plan, uncounted
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import Against, Runs, comparisons, has_all, lead_table, whole_draws
 from fedretina_papers.engine.page import write_page
-from fedretina_papers.packed import SUFFIX, unpack
+from fedretina_papers.packed import SUFFIX, read_packed, unpack
+from fedretina_papers.stored import end_words
 
 SHARED = "sums_both"
 """The row that a doctor's page speaks of: what `fedretina` gives in one message (row `analytic`) by its defaults."""
 HELD = "sums_both_held"
 """The same with the default policy too, which keeps grades of few patients out of the message."""
+JOINED = "joined"
+"""Heads from sums over all stages joined with FedAvg's, a row of our own."""
 _FIGURE = "referable_auc"
+_FIRST = (_FIGURE, "kappa")
 
 
 class Block(NamedTuple):
@@ -146,6 +151,13 @@ def _worst(runs: Mapping[int, Mapping[str, Any]], figure: str) -> float:
     return fmean(lowest)
 
 
+def place(plan: BlockPlan, runs: Runs, row: str, figure: str) -> int:
+    """A row's place by the mean of a figure of which more is better, from 1, among all rows without pooled images."""
+    names = [one.name for one in plan.rows if one.role != "pooled" and one.name in runs]
+    means = {name: fmean(_by_hospital(runs[name], figure).values()) for name in names}
+    return 1 + sum(mean > means[row] for mean in means.values())
+
+
 def against_alone(block: Block, row: str, figure: str = _FIGURE) -> dict[Size, Against]:
     """A row together against the row alone that it beats least, by size; of the first case."""
     return {
@@ -172,6 +184,7 @@ def write_results(results: Path, docs: Path) -> None:
         every=gains(f1),
         rare=max(one.together - held.together for one, held in zip(gains(f1), gains(f1, row=HELD), strict=True)),
         fewest=MIN_COUNT,
+        enough=LEAST_PATIENTS,
         newcomer=gains(f2),
         seen=against_alone(f2, SHARED),
         scans=[(case.title, gains(o1, at, figure="auc")) for at, (case, sizes) in enumerate(o1.cases) if sizes],
@@ -181,7 +194,18 @@ def write_results(results: Path, docs: Path) -> None:
     blocks = (f1, f2, e1, o1, p1)
     cases = [(block.plan, case, sizes) for block in blocks for case, sizes in block.cases if sizes]
     leads = [(plan, case, lead_table(plan, sizes)) for plan, case, sizes in cases]
-    write_page("results.md.j2", docs / "results.md", leads=leads, fewest=MIN_COUNT)
+    alike = f1.cases[0][1]
+    places = {one: [place(f1.plan, runs, JOINED, one) for runs in alike.values()] for one in (*_FIRST, "auc")}
+    codecs = list(read_packed(results / f"wire_codec{SUFFIX}").values())
+    write_page(
+        "results.md.j2",
+        docs / "results.md",
+        leads=leads,
+        fewest=MIN_COUNT,
+        codecs_end=end_words(codecs),
+        joined={figure: [str(one) for one in found] for figure, found in places.items()},
+        joined_at=[str(size) for size in alike],
+    )
 
 
 def main() -> int:
