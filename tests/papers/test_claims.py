@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from fedretina.storage import read_json
 from fedretina_papers.claims import seeds_words, verdict_words, verdicts
-from fedretina_papers.stored import Benchmark
+from fedretina_papers.compared import STATISTICS
+from fedretina_papers.measures import MEASURES
+from fedretina_papers.packed import unpack
+from fedretina_papers.stored import Benchmark, end_words, read_benchmark
 
+ROOT = Path(__file__).parents[2]
 PLAN = {"rows": ["feduaa", "a", "b", "c", "d"], "sites": [], "seeds": [1, 2], "reference": "feduaa", "splits": "given"}
 
 
@@ -43,3 +50,27 @@ def test_what_seeds_cannot_mend_is_told_in_figures():
     words = seeds_words(Benchmark(PLAN, {}), {"comparisons": {"a": {"mean": {"measures": {"auc": entry}}}}})
     assert "a claim of 0.01 in macro AUC takes over 1000 seeds" in words[0]
     assert "about 0.028 to 0.028" in words[1]
+
+
+def test_pages_in_prose_claim_what_the_together_test_says(tmp_path):
+    """Of all three tests it alone knows other trainings and other patients, so that it alone carries a claim."""
+    unpack(ROOT / "benchmarks" / "results" / "feduaa.jsonl.gz", tmp_path / "out")
+    benchmark, statistics = read_benchmark(tmp_path / "out"), read_json(tmp_path / "out" / STATISTICS)
+    every = {key: verdicts(benchmark, statistics, key) for key in MEASURES}
+    tested = [sides for sides in every.values() if len(sides.untested) < len(benchmark.rivals)]
+    assert len(tested) >= 2
+    (alike,) = {len(sides.undecided) for sides in tested}
+    assert not any(sides.leads or sides.trails or sides.untested for sides in tested)
+    said = (
+        "With other trainings and other patients considered, no figure that was tested tells FedUAA from any of the "
+        f"{alike} other rows"
+    )
+    for page in ("README.md", "docs/rows.md", "docs/paper_tables.md"):
+        assert said in " ".join((ROOT / page).read_text().split()), page
+
+
+def test_what_bytes_of_an_older_run_leave_out_is_said():
+    new, old = {"moved": {"train": {}, "finalise": {}}}, {"moved": {"train": {}}}
+    assert end_words([new, new]) == ""
+    assert end_words([old, {}]) == "without the model that goes down once at the end"
+    assert end_words([old, new, new]) == "in 1 of 3 runs without the model that goes down once at the end"
