@@ -72,7 +72,8 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         "## What was measured",
         "",
         "Row `analytic` with every training image, frozen ImageNet encoder at 224 pixels. Of the patients of "
-        "validation and test, whom the model never saw, so many were drawn as validation patients; they set the "
+        "validation and test, so many were drawn as validation patients. No head was learned from either; those of "
+        "validation had set the scale of its scores, also where they are not drawn. The patients drawn set the "
         'threshold of doubt and the promise, which was then held against all patients who were not drawn. "Kept" is '
         "the share of the draws in which at most the promised share of those ill patients passed: 90 % is what is "
         'claimed, of endless patients; a few dozen that are left can break it by chance alone. "Nothing" are draws '

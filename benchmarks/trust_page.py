@@ -16,6 +16,7 @@ from benchmarks.gate_page import KINDS, SPOILT, pooled, together, worst_camera
 from fedretina.storage import write_text
 from fedretina.uncertainty.grade_sets import WRONG
 from fedretina.uncertainty.promise import patients_needed
+from fedretina_papers.markdown import listed
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "before_you_trust_it.md"
@@ -80,7 +81,8 @@ def write_page(gates: Path, promises: Path) -> None:
     table = [counted(one, promised.get(one["site"])) for one in looked if one["row"] == ROW]
     others = [one for one in looked if one["row"] != ROW and one["set"] in _SETS and not pooled(one["row"])]
     trained = [counted(one, None) for one in others]
-    write_text(PAGE, render(table, trained))
+    one_place = [counted(one, None) for one in looked if one["set"] in _SETS and pooled(one["row"])]
+    write_text(PAGE, render(table, trained, one_place))
 
 
 def counted(looked: Mapping[str, Any], promised: Mapping[str, Any] | None) -> Kept:
@@ -110,12 +112,13 @@ def _most_drawn(drawn: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return max(given, key=lambda one: one["patients"], default=None)
 
 
-def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
+def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), one_place: Sequence[Kept] = ()) -> str:
     """The page, Markdown with a final newline.
 
     Args:
         sites: What was counted of the row of the table.
         trained: What was counted of each model whose encoder the sites trained; a row has one at each site.
+        one_place: The same of models trained on the images of all sites in one place, which no hospital gets.
     """
     strange = [site for site in sites if site.cameras.value >= 0.1]
     strange = strange or [max(sites, key=lambda site: site.cameras.value)]
@@ -137,8 +140,9 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
             "2. **It says when it is not sure.** A patient with a grade that calls for a doctor, or with a doubtful "
             "answer, is referred.",
             "3. **It keeps a promise, if you ask for one.** You say how many of your ill patients may pass unseen, "
-            f"for instance {100 * MISSED:.0f} of 100. Patients of yours that were set aside, from whom the model has "
-            "not learned, then decide how careful it must be.",
+            f"for instance {100 * MISSED:.0f} of 100. Patients of yours that were set aside then decide how careful "
+            "it must be. No head was learned from them, but they also set how sure its answers sound and which of them "
+            "count as doubtful.",
             "",
             "## How that was kept",
             "",
@@ -170,7 +174,7 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
             "## What it does not do",
             "",
             *_cameras(strange),
-            *_others(trained),
+            *_others(trained, one_place),
             "* **A promise does not make the model better.** It is paid for with patients sent to a doctor: "
             f"{100 * sent[0]:.0f} to {100 * sent[-1]:.0f} of 100 at these hospitals. A better model sends fewer."
             if sent
@@ -244,21 +248,36 @@ def _cameras(strange: Sequence[Kept]) -> list[str]:
     ]
 
 
-def _others(trained: Sequence[Kept]) -> list[str]:
-    """The worst of what the gate is to keep, over models whose encoder the sites trained."""
+def _others(trained: Sequence[Kept], one_place: Sequence[Kept]) -> list[str]:
+    """The worst of what the gate is to keep, over models whose encoder the sites trained, and who is left out."""
     if not trained:
         return []
-    told = []
+    told, broke = [], []
     for name, of, broken in _LOOKED:
         worst = max(trained, key=lambda site: of(site).value)
+        at: dict[str, list[str]] = {}
+        for one in one_place:  # sites of one scheme have one such model, and the same worst
+            if broken(of(one).value):
+                at.setdefault(_cell(of(one), broken), []).append(one.name)
+        broke += [f"{name} {cell} ({listed(names)})" for cell, names in at.items()]
         where = f" ({worst.name})" if of(worst).found else ""
         told.append(f"{name} {_cell(of(worst), broken)}{where}")
     return [
         "* **A model that the hospitals train looks with other eyes.** The table is of one whose picture-reading part "
         f"stayed as it was made. Of {len(trained)} {'model' if len(trained) == 1 else 'models'} that hospitals "
         "like these trained for a short while, the worst found at "
-        f"any hospital: {'; '.join(told)}.",
+        f"any hospital: {'; '.join(told)}.{_left_out(len(one_place), broke)}",
     ]
+
+
+def _left_out(models: int, broke: Sequence[str]) -> str:
+    if not models:
+        return ""
+    found = f"broke a promise: {'; '.join(broke)}" if broke else "broke no promise"
+    return (
+        f" Left out are {models} that were trained on images in one place, since no hospital gets such a model; they "
+        f"{found} ([the gate](gate.md))."
+    )
 
 
 if __name__ == "__main__":
