@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.dxo import from_shareable
+from nvflare.apis.shareable import Shareable
+from nvflare.fuel.f3.cellnet import cell
 
 from fedretina.flare.controller import RoundController
 from fedretina.flare.executor import TrainerExecutor
@@ -17,7 +19,7 @@ FAULTS = {
     "east": ("head-leaks", "meta", "nan"),
     "south": ("raises", "shape", "slow"),
     "west": ("stale", "stretched", "theta"),
-    "fails": ("raises", None, "raises always"),
+    "fails": ("unreadable", None, "raises always"),
 }
 """What a site does in each round of training: in its first attempt, unless it says `always`; None where it behaves."""
 TENSORS = {
@@ -56,6 +58,9 @@ class HostileExecutor(TrainerExecutor):
             while not closed(stamp[2]):
                 time.sleep(0.05)
             return reply
+        if fault == "unreadable":
+            leave_unreadable()
+            return reply
         dxo = from_shareable(reply)
         spoil(dxo, fault, from_shareable(shareable).data, stamp)
         return dxo.update_shareable(reply)
@@ -80,6 +85,21 @@ def spoil(dxo, fault, sent, stamp):
         words["patient"] = "smith"
     elif fault == "meta":
         dxo.meta["patient"] = "somebody"
+
+
+def leave_unreadable():
+    """Have the next answer of this process leave as bytes that no FLARE unpacks."""
+    plain = cell.encode_payload
+
+    def encode(message, *words, **named):
+        answer = "DXO" in message.payload if isinstance(message.payload, Shareable) else False
+        size = plain(message, *words, **named)
+        if answer:
+            message.payload = b"\0no message of FLARE's"
+            cell.encode_payload = plain
+        return size
+
+    cell.encode_payload = encode
 
 
 def closed(number):

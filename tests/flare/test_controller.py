@@ -17,6 +17,7 @@ from fedretina.errors import AWAITS
 from fedretina.exchange.payload import Order, Stamp
 from fedretina.flare.controller import RoundController
 from fedretina.flare.server_run import ServerRun
+from fedretina.flare.unreadable import UNREADABLE
 from fedretina.flare.wire import APPROVED, WAITS
 
 OK, DEAD, TIMEOUT = TaskCompletionStatus.OK, TaskCompletionStatus.CLIENT_DEAD, TaskCompletionStatus.TIMEOUT
@@ -456,3 +457,30 @@ def test_an_answer_that_comes_while_its_step_closes_is_none_to_the_next(controll
     late.begin(1)
     controller._ask(late, GOES_ON, None)
     assert len(waits) >= 50  # it is asked, and waited for
+
+
+def test_an_answer_that_cannot_be_unpacked_is_the_sites_own_in_the_running_step(controller, monkeypatch):
+    late = Late(controller, monkeypatch)
+    controller._server_run = lambda fl_ctx: SimpleNamespace(coordinator=late)
+
+    def unreadable(site):
+        controller.process_result_of_unknown_task(
+            SimpleNamespace(name=site), None, None, make_reply(UNREADABLE), FLContext()
+        )
+
+    def send(task):
+        if task is late.sent.get("late"):
+            unreadable("late")
+            unreadable("late")  # once more, which says nothing new
+            unreadable("stranger")
+        else:
+            answer(task, "a")
+            unreadable("a")  # what it has answered counts
+
+    late.send = send
+    unreadable("a")  # nobody was asked yet
+    late.begin(0)
+    controller._ask(late, GOES_ON, None)
+    unreadable("late")  # the step is closed
+    assert late.refused == [("late", "its answer cannot be unpacked.")]
+    assert controller._missed == frozenset()  # it was not late

@@ -87,6 +87,11 @@ def test_each_is_refused_by_name_or_left_out_beyond_the_budget_and_takes_part_ag
         assert record["counted"] == ([0, 1, 2, 3] if site == "good" else [3])
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "bytes in an answer's place that cannot be unpacked, at which FLARE would end the server's process of the job",
+    "refused by name, and the step goes on",
+)
 def test_a_step_below_the_quorum_is_repeated_and_leaves_no_trace_and_at_last_the_job_stops_with_a_sentence(tmp_path):
     sites = ("fails", "good")
     words = {**SMALL, "quorum": 2, "phases": [{"name": "train", "rounds": 3}]}
@@ -94,7 +99,7 @@ def test_a_step_below_the_quorum_is_repeated_and_leaves_no_trace_and_at_last_the
     simulation = Simulation(job, tmp_path / "sim", 2, FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
     assert simulation.wait() == 2
     said = simulation.text()
-    assert "train-0000: 1 update was accepted, the quorum is 2" in said
+    assert "train-0000: 1 update was accepted, the quorum is 2 (fails: its answer cannot be unpacked.)" in said
     assert "train-0000: begun, attempt 1" in said
     steps = run_oracle(tmp_path, words, sites)["steps"]
     for number in range(2):

@@ -26,6 +26,7 @@ from fedretina.exchange.payload import Order
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.plain_bytes import understood
 from fedretina.flare.server_run import ServerRun
+from fedretina.flare.unreadable import UNREADABLE
 from fedretina.flare.wire import APPROVED, WAITS, Arrays, for_all, pack_order, pack_question
 from fedretina.plurals import counted
 from fedretina.settings.scalars import BY_TASK
@@ -74,12 +75,14 @@ class Asking(NamedTuple):
     """What belongs to one asking of a step's sites: a callback of FLARE's that ends after it changes nothing later.
 
     Attributes:
+        tasks: What each site was given last.
         held: Sites that wait for their hospitals' approval.
         down: Tensors that go with the orders of several sites, put together, by `Coordinator.same_for`.
         taken: The answers that are being taken, or have been, by site.
         fetched: Sites that have fetched what they are asked.
     """
 
+    tasks: dict[str, Task]
     held: Held
     down: dict[str, Arrays]
     taken: dict[str, Future[None]]
@@ -132,6 +135,7 @@ class RoundController(Controller):
         self._aggregator_id = aggregator_id
         self._run_id = run_id
         self._missed: frozenset[str] = frozenset()
+        self._asking: Asking | None = None
         self._opened = False
         self._taker = ThreadPoolExecutor(1, "taker")
         self._news = Event()
@@ -174,7 +178,18 @@ class RoundController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """Drop an answer that came after its step was closed; the next order tells the site."""
+        """Drop an answer that came after its step was closed; the next order tells the site.
+
+        One that could not be unpacked names no task: it is the site's answer in the running step, if it still owes one.
+        """
+        asking, site = self._asking, client.name
+        task = asking.tasks.get(site) if asking is not None and result.get_return_code() == UNREADABLE else None
+        if asking is not None and task is not None and task.completion_status is None and site not in asking.taken:
+            coordinator = self._server_run(fl_ctx).coordinator
+            refuse = partial(coordinator.refuse, site, "its answer cannot be unpacked.")
+            self._take(site, refuse, asking, coordinator, fl_ctx)
+            self.cancel_task(task, fl_ctx=fl_ctx)
+            return
         self.log_warning(fl_ctx, f"a late {task_name} answer of {client.name} is dropped.")
 
     def _step(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> bool:
@@ -227,9 +242,8 @@ class RoundController(Controller):
         self.system_panic(why, fl_ctx)
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        tasks: dict[str, Task] = {}
-        asking = Asking(Held(), {}, {}, set())
-        held = asking.held
+        self._asking = asking = Asking({}, Held(), {}, {}, set())
+        tasks, held = asking.tasks, asking.held
 
         def send(site: str, question: bool = False) -> None:
             tasks[site] = self._task(site, coordinator, asking, question)
@@ -296,12 +310,11 @@ class RoundController(Controller):
             claimed = result.get_peer_prop(ReservedKey.IDENTITY_NAME, None)
             if claimed == site and held.takes(site, str(result.get_return_code()), question):
                 self._note(site, partial(self._hold, site, coordinator, fl_ctx), coordinator, fl_ctx)
-            elif claimed == site:
+            elif claimed == site and question and result.get_return_code() == APPROVED:
                 held.sites.discard(site)
-                if not question or result.get_return_code() != APPROVED:
-                    take = partial(self._aggregator(fl_ctx).accept, result, fl_ctx)
-                    asking.taken[site] = self._note(site, take, coordinator, fl_ctx)
-                    asking.taken[site].add_done_callback(lambda _: self._news.set())
+            elif claimed == site:
+                accept = partial(self._aggregator(fl_ctx).accept, result, fl_ctx)
+                self._take(site, accept, asking, coordinator, fl_ctx)
             else:
                 refuse = partial(coordinator.refuse, site, "its answer came under another site's name.")
                 self._note(site, refuse, coordinator, fl_ctx)
@@ -314,6 +327,14 @@ class RoundController(Controller):
             after_task_sent_cb=after,
             result_received_cb=received,
         )
+
+    def _take(
+        self, site: str, what: Callable[[], object], asking: Asking, coordinator: Coordinator, fl_ctx: FLContext
+    ) -> None:
+        """Have a site's answer taken; with it the site has done its part of the step."""
+        asking.held.sites.discard(site)
+        asking.taken[site] = self._note(site, what, coordinator, fl_ctx)
+        asking.taken[site].add_done_callback(lambda _: self._news.set())
 
     def _note(self, site: str, what: Callable[[], object], coordinator: Coordinator, fl_ctx: FLContext) -> Future[None]:
         """Have something noted of a site after all that came before it, in a thread of its own.

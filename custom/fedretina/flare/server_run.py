@@ -37,6 +37,7 @@ from fedretina.flare.many_sites import ask_seldom, give_back_freed_memory, give_
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
+from fedretina.flare.unreadable import go_on_without_what_cannot_be_read
 from fedretina.garbage import CollectByBytes, end_quickly
 from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
@@ -206,6 +207,7 @@ class ServerRun(FLComponent):
             give_back_freed_memory()
             speak(fl_ctx)
             register().be_server(0)
+            go_on_without_what_cannot_be_read()
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
                 one_process_per_site(partial(_report_gone, engine, fl_ctx.get_prop(FLContextKey.RUNNER)))
