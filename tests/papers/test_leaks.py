@@ -18,10 +18,11 @@ def test_a_small_study_finds_who_is_alone_and_no_one_under_much_noise(tmp_path, 
     monkeypatch.setattr(leaks, "_HEADS", (10,))
     monkeypatch.setattr(leaks, "_BATCHES", (1, 8))
     found = leaks.measure(tmp_path, images=64, repeats=60)
-    sums = {(one["patients"], one["multiplier"]): one["mean"] for one in found["sums"]}
-    assert sums[1, None] == 1.0  # a sum of one is the person
-    assert 0.5 < sums[10, None] < 1.0
-    assert abs(sums[10, 50.0] - 0.5) < 0.1
+    sums = {(one["attack"], one["patients"], one["multiplier"]): one["mean"] for one in found["sums"]}
+    assert sums["mean", 1, None] > 0.8  # a sum of one is the person, less half of the other one at the site
+    assert 0.5 < sums["mean", 10, None] < 1.0
+    assert sums["second", 10, None] > 0.95  # ten images of 385 numbers span little, and only they lie in it
+    assert all(abs(sums[attack, 10, 50.0] - 0.5) < 0.1 for attack in ("mean", "second"))
     alone, among = (one["mean"] for one in found["gradients"])
     assert alone == pytest.approx(1.0)
     assert among < 0.9
