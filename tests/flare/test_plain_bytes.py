@@ -16,6 +16,7 @@ from nvflare.app_common.np.np_downloader import ArrayDownloadable
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
+from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.download_service import ProduceRC
 from nvflare.fuel.utils import fobs
 
@@ -261,6 +262,45 @@ def test_one_sender_cannot_hold_all_threads(wire, server, monkeypatch):
             thread.join()
     assert [unpack_payload(one).tensors["k"].tolist() for one in found[1:]] == 3 * [[1.0, 1.0, 1.0]]
     assert register()._fetching == {}
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "many answers at once whose tensors never come, each in the name of another process of the site",
+    "they count as one site's, both for the three at once and for its turn among the large messages",
+)
+def test_processes_of_one_site_count_as_the_site(server, monkeypatch):
+    monkeypatch.setattr(server, "places", Places(2, patience_s=60.0))
+    held, inside, said = threading.Event(), [], []
+
+    def never(consumer, from_fqcn, **way):
+        inside.append(from_fqcn)
+        held.wait(30.0)
+
+    monkeypatch.setattr(plain_bytes, "download_object", never)
+
+    def fetch(origin):
+        words = json.dumps({"from": origin, "ref": "R", "arrays": [["<f4", [5_000_000]]]})
+        message = Message({MessageHeaderKey.ORIGIN: origin}, None)
+        with pytest.raises(RefusedError) as found:
+            server._fetch(words, {fobs.FOBSContextKey.CELL: object(), fobs.FOBSContextKey.MESSAGE: message})
+        said.append(str(found.value))
+
+    threads = [threading.Thread(target=fetch, args=(f"site-1.job.{number}",), daemon=True) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 20.0
+    while len(inside) + len(said) < len(threads) and time.monotonic() < until:
+        threads[0].join(0.05)
+    assert (len(inside), len(said), set(server.places._heard)) == (3, 3, {"site-1"})
+    assert all("more than 3 messages at once" in one for one in said)
+    leaving = Leaving([np.zeros(20 * 2**20, np.uint8)], places=server.places)
+    leaving.produce(None, "site-1.job.7")  # an order that it fetches beside takes no other place
+    assert set(server.places._heard) == {"site-1"}
+    held.set()
+    for thread in threads:
+        thread.join()
+    assert server._fetching == {}
 
 
 @pytest.mark.parametrize("lost", ["descriptors", "folder"])

@@ -31,6 +31,7 @@ import numpy as np
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.decomposers.numpy_decomposers import NumpyArrayDecomposer
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.streaming.download_service import (
     Consumer,
     Downloadable,
@@ -62,7 +63,7 @@ DOT = 211
 _SPEAKS = "fedretina_plain_bytes"
 _CHUNK = 16 * 2**20
 _LARGEST = 8 * 2**30  # before the network is known: the first order
-_AT_ONCE = 3  # messages of one sender: an answer, the same once more, and one that is given up
+_AT_ONCE = 3  # messages of one site: an answer, the same once more, and one that is given up
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
 _LET_GO_S = 10.0
 _AT = "at"
@@ -269,18 +270,18 @@ class PlainDecomposer(fobs.Decomposer):
             self.garbage.note(size)
 
     @contextmanager
-    def _one_of(self, sender: str, size: int) -> Iterator[None]:
-        """Be one of the few messages that a sender may send at once, or it could take all threads and fill the disk."""
+    def _one_of(self, site: str, size: int) -> Iterator[None]:
+        """Be one of the few messages that a site may send at once, or it could take all threads and fill the disk."""
         with self._lock:
-            if self._fetching[sender] >= _AT_ONCE:
+            if self._fetching[site] >= _AT_ONCE:
                 raise RefusedError(f"it sends more than {_AT_ONCE} messages at once.")
-            self._fetching[sender] += 1
+            self._fetching[site] += 1
         try:
-            with self.places.of(sender) if size >= WORTH_A_FILE else nullcontext():
+            with self.places.of(site) if size >= WORTH_A_FILE else nullcontext():
                 yield
         finally:
             with self._lock:
-                self._fetching[sender] -= 1
+                self._fetching[site] -= 1
                 self._fetching += Counter()  # those at 0 go
 
     def _fetch(self, text: object, context: Mapping[str, Any]) -> list[np.ndarray]:
@@ -311,8 +312,8 @@ class PlainDecomposer(fobs.Decomposer):
             way["per_request_timeout"] = _LET_GO_S
             request_download_chunk(state={_AT: table.size}, **way)  # so that the sender lets go of it
             return table.views(taken)
-        arriving = Arriving(table.size, self.arrivals, partial(self._passed, sender))
-        with self._one_of(sender, table.size) if self.at_server else nullcontext():
+        arriving = Arriving(table.size, self.arrivals, partial(self._passed, _site(sender)))
+        with self._one_of(_site(sender), table.size) if self.at_server else nullcontext():
             download_object(consumer=arriving, **way)
         if arriving.refusal is not None:
             raise arriving.refusal
@@ -346,9 +347,14 @@ class PlainDecomposer(fobs.Decomposer):
             return found[data]
         return RefusedError("the message names an array that did not come with it.")
 
-    def _passed(self, sender: str, size: int) -> None:
+    def _passed(self, site: str, size: int) -> None:
         self._note(size)
-        self.places.go_on(sender)
+        self.places.go_on(site)
+
+
+def _site(sender: str) -> str:
+    """Whose process it is: the first part of its name is the certificate's, the others are what the site likes."""
+    return str(FQCN.split(sender)[0])
 
 
 def _nothing(size: int) -> None:
@@ -393,11 +399,11 @@ class Leaving(Downloadable):
         self._asked = time.monotonic() if 0 <= begin < self.table.size else None
         if self._places is not None and self.table.size >= WORTH_A_FILE:
             if begin <= 0:
-                self._places.take(requester)
+                self._places.take(_site(requester))
             elif begin < self.table.size:
-                self._places.go_on(requester)
+                self._places.go_on(_site(requester))
             else:
-                self._places.leave(requester)
+                self._places.leave(_site(requester))
         if not 0 <= begin < self.table.size:
             return ProduceRC.EOF, None, {}
         end = min(begin + _CHUNK, self.table.size)
