@@ -19,6 +19,7 @@ from nvflare.private.fed.client import training_cmds
 from nvflare.private.fed.client.client_engine import ClientEngine
 from nvflare.private.fed.client.client_engine_internal_spec import ClientEngineInternalSpec
 from nvflare.private.fed.utils.app_deployer import AppDeployer
+from signed_kit import certificate, write_kit
 
 from fedretina.exchange.ledger import REFUSALS, Ledger
 from fedretina.flare.job_door import DeployCommand
@@ -147,6 +148,24 @@ def test_a_good_app_is_deployed_and_refuses_nothing(site, tmp_path, unpacked):
     assert told(tmp_path) == []
     (event,) = AuditLog(tmp_path).verify().events
     assert (event["event"], event["job"], event["name"], event["submitter"]) == ("job taken", job, "spring", LEAD)
+
+
+@pytest.mark.attack(
+    "a hostile server",
+    "name another submitter of a job than who signed it",
+    "the site's audit log has the name of the checked certificate",
+)
+def test_the_audit_log_names_who_signed_and_not_whom_the_server_names(site, tmp_path, monkeypatch):
+    kit, name = write_kit(tmp_path / "kit").folder / "startup", "lead@true.example"
+    for part in ("fed_client.json", "rootCA.pem", "client.crt"):
+        (tmp_path / "startup" / part).write_bytes((kit / part).read_bytes())
+    checked = "nvflare.private.fed.utils.app_deployer.verify_folder_signature_and_get_signers"
+    monkeypatch.setattr(checked, lambda *_: (True, [(name, "", "lead")]))
+    monkeypatch.setattr(training_cmds, "verify_folder_signature", lambda *_: True)
+    signed = {**GOOD, ".__nvfl_sig.json": b"{}", ".__nvfl_submitter.crt": certificate(name)}
+    assert answer(site, order(packed(signed)))[0] == ReturnCode.OK
+    (event,) = AuditLog(tmp_path).verify().events
+    assert (event["event"], event["name"], event["submitter"]) == ("job taken", "spring", name)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from nvflare.apis.fl_context import FLContext
 from fedretina.errors import AWAITS, DataError, NotApprovedError, RefusedError, StateError
 from fedretina.kit.approvals import Approvals, AskedPlan
 from fedretina.kit.audit import AuditLog
-from fedretina.kit.startup_kit import StartupKit, open_kit
-from fedretina.kit.waiting_plans import WaitingPlans, submitter_of
+from fedretina.kit.startup_kit import StartupKit, open_kit, submitter_of
+from fedretina.kit.waiting_plans import WaitingPlans
 from fedretina.settings.experiment import Experiment
 from fedretina.yaml_file import read_text
 

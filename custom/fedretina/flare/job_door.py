@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nvflare.apis.app_validation import AppValidator
+from nvflare.apis.fl_constant import WorkspaceConstants
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.fuel.utils.config import Config, ConfigFormat, ConfigLoader
 from nvflare.fuel.utils.config_factory import ConfigFactory
@@ -30,11 +31,12 @@ from nvflare.private.fed.client.training_cmds import DeployProcessor
 from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
-from fedretina.errors import StateError
+from fedretina.errors import DataError, StateError
 from fedretina.exchange.ledger import REFUSALS, Ledger
 from fedretina.flare.site_commands import SiteCommand, answer_only_for_jobs
 from fedretina.kit.audit import AuditLog
 from fedretina.kit.job_folder import FILES, LARGEST, META, SIGNATURES, head_of, refusal
+from fedretina.kit.startup_kit import open_kit, submitter_of
 from fedretina.told import one_line
 
 _log = logging.getLogger(__name__)
@@ -134,7 +136,8 @@ class DeployCommand(SiteCommand):
         reply = super().process(req, app_ctx)
         kit, why = Path(app_ctx.args.workspace), _why(reply)
         job = one_line(str(req.get_header(RequestHeader.JOB_ID)), 100)
-        _note(kit, job, req.get_header(RequestHeader.JOB_META), why)
+        signer = "" if why else _signer(kit, kit / job / f"{WorkspaceConstants.APP_PREFIX}{app_ctx.get_client_name()}")
+        _note(kit, job, req.get_header(RequestHeader.JOB_META), why, signer)
         if not why:
             return reply
         _log.warning("job %s is refused: %s", job, why)
@@ -174,11 +177,25 @@ def _why(reply: Message) -> str:
     return str(reply.body).removeprefix(f"{ERROR_MSG_PREFIX}: ")
 
 
-def _note(kit: Path, job: str, meta: object, why: str) -> None:
-    """Write into the kit's audit log that a job was taken or refused; one that cannot be written is a warning."""
+def _signer(kit: Path, app: Path) -> str:
+    """Who signed an app that FLARE has checked and deployed; empty where nobody did."""
+    try:
+        found = submitter_of(app, open_kit(kit))
+    except DataError:
+        return ""
+    return "" if found is None else found.name
+
+
+def _note(kit: Path, job: str, meta: object, why: str, signer: str) -> None:
+    """Write into the kit's audit log that a job was taken or refused; one that cannot be written is a warning.
+
+    Its name, and where nobody's signature was checked its submitter, are what the server says.
+    """
     named = (("name", JobMetaKey.JOB_NAME), ("submitter", JobMetaKey.SUBMITTER_NAME))
     said = meta if isinstance(meta, Mapping) else {}
     fields = {name: str(said[key.value]) for name, key in named if said.get(key.value)}
+    if signer:
+        fields["submitter"] = signer
     try:
         AuditLog(kit).note("job refused" if why else "job taken", job=job, **fields, **({"why": why} if why else {}))
     except StateError as error:

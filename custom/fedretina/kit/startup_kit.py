@@ -191,6 +191,15 @@ def is_issued_by(path: Path, root: Path) -> bool:
     return True
 
 
+def submitter_of(app: Path, kit: StartupKit) -> Certificate | None:
+    """Who signed a job, by the certificate that FLARE laid into it and has checked; None for one that is not signed."""
+    path = app / ".__nvfl_submitter.crt"
+    try:
+        return read_certificate(path) if path.is_file() and is_issued_by(path, kit.root_path) else None
+    except DataError:
+        return None
+
+
 def belongs_to_key(path: Path, key: Path) -> bool:
     """Whether a certificate and a private key (PEM, no password) are a pair.
 

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedretina.errors import DataError, NotFoundError, SettingsError, StateError
+from fedretina.errors import NotFoundError, SettingsError, StateError
 from fedretina.kit.approvals import APPROVALS, AskedPlan
-from fedretina.kit.startup_kit import Certificate, StartupKit, is_issued_by, read_certificate
+from fedretina.kit.startup_kit import Certificate, StartupKit
 from fedretina.settings.experiment import Experiment
 from fedretina.storage import read_json, write_json
 from fedretina.yaml_file import parse_yaml
@@ -141,15 +141,6 @@ class WaitingPlans:
                 return 0.0
 
         return sorted(self._folder.glob("*.json"), key=age, reverse=True)
-
-
-def submitter_of(app: Path, kit: StartupKit) -> Certificate | None:
-    """Who signed a job, by the certificate that FLARE laid into it and has checked; None for one that is not signed."""
-    path = app / ".__nvfl_submitter.crt"
-    try:
-        return read_certificate(path) if path.is_file() and is_issued_by(path, kit.root_path) else None
-    except DataError:
-        return None
 
 
 def _read(path: Path) -> WaitingPlan:
