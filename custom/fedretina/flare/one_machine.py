@@ -38,7 +38,7 @@ from nvflare.private.fed.server.server_cmd_modules import ServerCommandModules
 from nvflare.security.logging import secure_format_exception
 
 from fedretina.errors import SettingsError, StateError
-from fedretina.flare.routes import refusal
+from fedretina.flare.routes import refusal, take_no_files
 from fedretina.kit.audit import AuditLog
 from fedretina.kit.second_machine import CHANNEL, COMMAND, REFUSED, TOPIC, SecondMachine, SecondMachines
 
@@ -65,6 +65,7 @@ class OneMachine(FLComponent):
         super().__init__()
         if not 1 <= answer_s <= _LONGEST_ANSWER_S:
             raise SettingsError(f"answer_s is from 1 to {_LONGEST_ANSWER_S:g} seconds, got {answer_s!r}.")
+        take_no_files()
         self._answer_s = float(answer_s)
         self._seen = SecondMachines()
         self._server: Any = None

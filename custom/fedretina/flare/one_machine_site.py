@@ -16,6 +16,7 @@ from nvflare.fuel.f3.cellnet.defs import ReturnCode
 from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor
 from nvflare.fuel.f3.message import Message
 
+from fedretina.flare.routes import take_no_files
 from fedretina.kit.second_machine import CHANNEL, ONGOING_S, REFUSED, TOPIC
 from fedretina.told import one_line
 
@@ -25,6 +26,7 @@ class OneMachineSite(FLComponent, EndpointMonitor):
 
     def __init__(self) -> None:
         super().__init__()
+        take_no_files()
         self._lock = threading.Lock()
         self._said: dict[str, float] = {}
 
