@@ -178,7 +178,7 @@ def test_the_loop_asks_again_too(tiny, phantoms, tmp_path, monkeypatch):
     def handle(self, order, tensors, stop=lambda: False):
         asked.append((order.task, self._data.name))
         if fault and asked[-1] == ("finalise", "site-2"):
-            raise TrainingError(fault.pop())
+            raise TrainingError(said := fault.pop()).telling(said)
         return real(self, order, tensors, stop)
 
     monkeypatch.setattr(Site, "handle", handle)
