@@ -76,9 +76,9 @@ def main() -> int:
         _run_all(
             chosen.set, chosen.name or chosen.set, files, chosen.rows.split(","), sizes, chosen.draws, chosen.scratch
         )
-    from benchmarks.small_sites_page import write_page
+    from benchmarks.small_sites_page import ANALYTIC, PAGE, README, write_page
 
-    write_page(STORED)
+    write_page(STORED, PAGE, README, ANALYTIC)
     return 0
 
 

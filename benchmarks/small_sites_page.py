@@ -96,7 +96,7 @@ _WHY: Mapping[str, Sequence[str]] = {
 Runs = list[dict[str, Any]]
 
 
-def write_page(stored: Path, page: Path = PAGE, readme: Path = README, analytic: Path = ANALYTIC) -> None:
+def write_page(stored: Path, page: Path, readme: Path, analytic: Path) -> None:
     """Write the page, and what README and the page on heads from sums show of it."""
     runs: Runs = _completed(list(read_packed(stored).values()))
     _between(readme, f"{readme_table(runs)}\n{_WITHHELD.format(fewest=MIN_COUNT)}\n{_kept_unasked(runs)}")

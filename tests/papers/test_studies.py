@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 from benchmarks import (
@@ -83,10 +84,9 @@ class Bench:
 
 
 def run_small_sites(bench):
-    stored, readme = bench.store(small_sites), bench.folder / "README.md"
-    shutil.copyfile(small_sites_page.README, readme)
-    page = partial(small_sites_page.write_page, page=bench.folder / "page.md", readme=readme)
-    bench.set(small_sites_page, "write_page", page)
+    stored = bench.store(small_sites)
+    for name in ("PAGE", "README", "ANALYTIC"):
+        bench.set(small_sites_page, name, Path(shutil.copy(getattr(small_sites_page, name), bench.folder)))
     trained = {**small_sites.ROWS["fedavg"], "phases": [{"name": "train", "rounds": 1}]}
     bench.set(small_sites, "ROWS", {"both": small_sites.ROWS["both"], "fedavg": trained})
     words = ["--rows", "both,fedavg", "--sizes", "15", "--draws", "1", "--scratch", bench.folder / "scratch"]
