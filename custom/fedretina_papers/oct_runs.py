@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedretina.errors import SettingsError
 from fedretina.evaluation.bootstrap import Counts, Interval, patient_bootstrap
+from fedretina.exchange.moved import Moved
 from fedretina_papers.costs.forward_cost import ForwardCost
-from fedretina_papers.costs.traffic import Traffic
 from fedretina_papers.engine.records import Records
 from fedretina_papers.statistics.classification import Classification, classification
 
@@ -77,7 +77,7 @@ class OctRun(NamedTuple):
     encoder: str
     classes: tuple[str, ...]
     sites: Mapping[str, SiteAnswers]
-    moved: Mapping[str, Traffic]
+    moved: Mapping[str, Moved]
     history: tuple[RoundNote, ...]
     cost: ForwardCost | None = None
     inference_s: float | None = None
@@ -108,9 +108,9 @@ class OctFigures(NamedTuple):
     patients: tuple[str, ...]
 
     @property
-    def moved(self) -> Traffic:
+    def moved(self) -> Moved:
         """Bytes of the whole run."""
-        return Traffic(sum(one.up for one in self.run.moved.values()), sum(one.down for one in self.run.moved.values()))
+        return Moved(sum(one.up for one in self.run.moved.values()), sum(one.down for one in self.run.moved.values()))
 
     @property
     def sites(self) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedretina.exchange.moved import Moved
 from fedretina.storage import read_json
 from fedretina_papers.costs.forward_cost import ForwardCost
-from fedretina_papers.costs.traffic import Traffic
 from fedretina_papers.oct_runs import OctResults, OctRun, RoundNote, SiteAnswers
 from fedretina_papers.published_oct import published_oct
 from fedretina_papers.stored import Benchmark, Record, read_answers, read_benchmark
@@ -56,7 +56,7 @@ def _run(benchmark: Benchmark, name: str, record: Record, costs: Mapping[str, An
         encoder=str(record["settings"]["network"]["encoder"]),
         classes=shared_classes(benchmark, record),
         sites=sites,
-        moved={phase: Traffic(**one) for phase, one in (record.get("moved") or {}).items()},
+        moved={phase: Moved(**one) for phase, one in (record.get("moved") or {}).items()},
         history=tuple(RoundNote(**note) for note in record.get("history") or ()),
         cost=None if cost is None else ForwardCost(**cost),
         inference_s=costs.get("seconds"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedretina.exchange.moved import Moved
 from fedretina.seeds import generator
 from fedretina_papers.costs.forward_cost import ForwardCost
-from fedretina_papers.costs.traffic import Traffic
 from fedretina_papers.oct_runs import OctRun, RoundNote, SiteAnswers
 
 CLASSES = ("CNV", "DME", "DRUSEN", "NORMAL")
@@ -39,7 +39,7 @@ def made_run(name, seed=1, quality=2.0, clients=3, sites=None, controls=True, **
         "encoder": "efficientnet_b4",
         "classes": CLASSES,
         "sites": given,
-        "moved": {"pretrain": Traffic(3 * each, 3 * each), "train": Traffic(3 * each, 3 * each)},
+        "moved": {"pretrain": Moved(3 * each, 3 * each), "train": Moved(3 * each, 3 * each)},
         "history": tuple(history),
         "cost": B4,
         "inference_s": 0.038,

@@ -7,7 +7,7 @@ import pytest
 from made_oct_runs import CLASSES, made_run, made_site
 
 from fedretina.errors import SettingsError
-from fedretina_papers.costs.traffic import Traffic
+from fedretina.exchange.moved import Moved
 from fedretina_papers.oct_page import oct_page
 from fedretina_papers.oct_runs import OctResults
 from fedretina_papers.oct_stored import oct_results
@@ -200,7 +200,7 @@ def test_a_run_without_costs_or_rounds_shows_dashes():
         "oct_moco_scaffold", history=(), cost=None, inference_s=None, memory_bytes=None, seconds=None, moved={}
     )
     found = OctResults.of([bare], ORDER)
-    assert found.runs["oct_moco_scaffold"][0].moved == Traffic(0, 0)
+    assert found.runs["oct_moco_scaffold"][0].moved == Moved(0, 0)
     assert cells(encoder_table(found), "ours: oct moco scaffold")[1][1] == "–"
     assert cells(sites_table(found), "4")[1][7] == "–"
     assert "oct moco scaffold" in "\n".join(convergence_table(found))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Moved(NamedTuple):
-    """Bytes of tensors over all sites; names, stamps and scalars, some kB a message, are not counted.
+    """Bytes of tensors; names, stamps and scalars, some kB a message, are not counted.
 
     Attributes:
         up: From the sites.
@@ -16,6 +16,11 @@ class Moved(NamedTuple):
 
     up: int
     down: int
+
+    @property
+    def both(self) -> int:
+        """Up and down together."""
+        return self.up + self.down
 
 
 def moving_steps(results: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fedretina.cli.methods import work_out
-from fedretina.exchange.moved import moving_steps, run_moved, step_moved
+from fedretina.exchange.moved import Moved, moving_steps, run_moved, step_moved
 from fedretina.exchange.partition import partition_of
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.storage import read_json
-from fedretina_papers.costs.traffic import site_traffic
+
+
+def site_traffic(parts, task="train"):
+    """What one site sends and is sent in a step, as the partition has it."""
+    down = {"train": parts.travelling, "finalise": (*parts.shared, *parts.calibrator)}.get(task, parts.shared)
+    return Moved(*(sum(parts.sizes[key][1] for key in keys) for keys in (parts.sent(task), down)))
 
 
 @pytest.mark.parametrize("row", ["feduaa", "scaffold"])
