@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from fedretina.cli import main
+from fedretina.cli.trial import chosen
 from fedretina.errors import SettingsError
+from fedretina.jobs import settings_of_row
 from fedretina.loop import run_loop
+from fedretina.recipes import RowRecipe
 from fedretina.rows import ROWS
 from fedretina.rows.recipes import RECIPES
 from fedretina.settings.experiment import Experiment
@@ -34,6 +40,55 @@ def test_a_row_takes_a_recipe(row, recipe):
         assert getattr(asked, axis) == getattr(plain, axis)
     assert asked.objective.name == plain.objective.name
     assert asked.settings_digest() != plain.settings_digest()
+
+
+@pytest.mark.parametrize("row", sorted(set(ROWS) - BLIND - {"analytic"}))
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_rows_own_job_trains_by_the_recipe_that_it_is_asked_for(row, recipe):
+    """The sizes of the row's own job are those of a demonstration and would stand over the recipe's."""
+    asked = Experiment.resolve(yaml.safe_load(settings_of_row(row, recipe)))
+    bare = Experiment.resolve({"row": row, "recipe": recipe})
+    assert asked.recipe == recipe
+    for section, fixed in RECIPES[recipe].settings.items():
+        for name in fixed:
+            assert getattr(getattr(asked, section), name) == getattr(getattr(bare, section), name)
+    plain = Experiment.resolve(yaml.safe_load(settings_of_row(row)))
+    assert asked.images == plain.images
+    assert [(one.name, one.rounds) for one in asked.phases] == [(one.name, one.rounds) for one in plain.phases]
+    for phase in asked.phases:  # nor do the settings that the row has for a phase of its own
+        own = (phase.training or asked.training).model_dump()
+        assert {name: own[name] for name in RECIPES[recipe].settings["training"]} == RECIPES[recipe].settings[
+            "training"
+        ]
+    assert asked.network.encoder == plain.network.encoder
+
+
+def test_every_door_to_a_row_takes_the_recipes_rate_and_the_callers_own_before_it(tmp_path):
+    def written(*words):
+        job = tmp_path / f"job{len(words)}"
+        done = CliRunner().invoke(main, ["job", "write", "fedavg", *words, "--name", "small", "--out", str(job)])
+        assert done.exit_code == 0, done.output
+        return Experiment.load(job / "app" / "config" / "experiment.yaml")
+
+    RowRecipe("fedavg", {"recipe": "small_sites"}, sites=["a"]).export(str(tmp_path / "flare"))
+    doors = {
+        "loop, simulate": Experiment.resolve(chosen("fedavg", None, ["recipe=small_sites"])),
+        "job write": written("--recipe", "small_sites"),
+        "FLARE": Experiment.load(next((tmp_path / "flare").rglob("experiment.yaml"))),
+    }
+    assert {
+        where: (one.training.learning_rate, one.training.batch_size) for where, one in doors.items()
+    } == dict.fromkeys(doors, (1e-3, 8))
+    assert doors["job write"].name == "small"
+    assert written().training.learning_rate == 0.05
+    for changes in (
+        ["recipe=small_sites", "training.learning_rate=0.01"],
+        ["training.learning_rate=0.01", "recipe=small_sites"],
+    ):
+        own = Experiment.resolve(chosen("fedavg", None, changes)).training
+        assert (own.learning_rate, own.batch_size) == (0.01, 8)
+    with pytest.raises(SettingsError, match="there is no recipe 'large_sites'; the recipes are small_sites"):
+        chosen("fedavg", None, ["recipe=large_sites"])
 
 
 @pytest.mark.parametrize("row", sorted(BLIND))

@@ -24,6 +24,7 @@ from fedretina.kit.job_folder import (
     SCRIPT,
 )
 from fedretina.rows import row
+from fedretina.rows.recipes import recipe
 from fedretina.settings.contrastive import ContrastiveSettings, MomentumSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.storage import filled_folder, require_name, require_sites, write_text
@@ -42,7 +43,7 @@ _HEAD = """\
 # {title}, at a size that two cores finish in {minutes} minutes{sizes}.
 # Every setting, its range and its source: docs/settings.md. A run is new unless it is named (`run: NAME`).
 name: {name}
-row: {row}
+row: {row}{recipe}
 seed: 1
 quorum: 1                       # smallest number of accepted updates that makes a round
 phases:
@@ -225,14 +226,19 @@ def _settings_text(method: str, job: str, settings: Mapping[str, Any] | str | No
     return settings if isinstance(settings, str) else yaml.safe_dump(dict(settings), sort_keys=False)
 
 
-def settings_of_row(method: str) -> str:
-    """The experiment file that the job of a row has, which is named after the row.
+def settings_of_row(method: str, recipe: str | None = None, name: str = "") -> str:
+    """The experiment file that the job of a row has.
+
+    Args:
+        method: Name of the row.
+        recipe: Name of a recipe, which then says how to train; None for the row's own job.
+        name: Name of the job; the row's by default.
 
     Raises:
-        SettingsError: No such row.
+        SettingsError: No such row, or no such recipe.
         RefusedError: The name cannot be a job's.
     """
-    return _experiment(method, require_name(method, "job"))
+    return _experiment(method, require_name(name or method, "job"), recipe)
 
 
 def write_job(folder: Path, files: dict[str, str], replace: bool = False) -> None:
@@ -263,7 +269,7 @@ def write_job(folder: Path, files: dict[str, str], replace: bool = False) -> Non
         raise SettingsError(f"{folder.name} cannot be written: choose another --out. ({error})") from error
 
 
-def _experiment(method: str, name: str) -> str:
+def _experiment(method: str, name: str, by: str | None = None) -> str:
     found = Experiment.resolve({"row": method})
     phases = []
     for phase in found.phases:
@@ -280,7 +286,24 @@ def _experiment(method: str, name: str) -> str:
         minutes, sizes = "a few", ""
     blanks = {"title": row(method).title, "minutes": minutes, "sizes": sizes, "name": name, "row": method}
     body = bodies[found.images.modality] if trains else _SUMS
-    return _HEAD.format(**blanks, phases="\n".join(phases)) + body
+    text = _HEAD.format(**blanks, phases="\n".join(phases), recipe=f"\nrecipe: {by}" if by else "") + body
+    return _without(text, recipe(by).settings) if by else text
+
+
+def _without(text: str, fixed: Mapping[str, Any]) -> str:
+    """The lines of an experiment file but for settings that a recipe fixes: what stands in a job wins over its recipe.
+
+    The rate of a job that shows a row in three rounds of SGD would be fifty times the recipe's, under Adam.
+    """
+    kept, section = [], ""
+    for line in text.splitlines(keepends=True):
+        key = line.partition(":")[0]
+        if key == key.strip():
+            section = key
+        elif key.strip() in fixed.get(section, {}):
+            continue
+        kept.append(line)
+    return "".join(kept)
 
 
 def _keys(settings: ContrastiveSettings | None) -> str:

@@ -246,7 +246,8 @@ class RowRecipe(_FolderRecipe):
         phantoms: bool = False,
     ) -> None:
         file = row if isinstance(row, Path) else None
-        text = settings_of_row(str(row)) if file is None else read_text(file, _CALLED)
+        recipe = (changes or {}).get("recipe")
+        text = settings_of_row(str(row), recipe) if file is None else read_text(file, _CALLED)
         changes = {**(changes or {}), **({"run": run} if run else {}), **({"name": name} if name else {})}
         settings = merged(parse_yaml(text, _CALLED, file), changes)
         experiment = Experiment.resolve(settings).require_federated()

@@ -470,7 +470,7 @@ def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True, nam
         full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
         cause = "the disk is full" if full else str(error)
         raise StateError(
-            f"{path} was not saved: {cause}. What was there before is whole; make room and resume the run."
+            f"{path} was not saved: {cause}. What was there before is whole: make room, and start it again."
         ) from error
 
 

@@ -29,24 +29,34 @@ def job() -> None:
     show_default=True,
     help="Names of the sites, by comma.",
 )
+@click.option("--recipe", help="How to train, where sites have few images: small_sites.  [default: as the row's paper]")
 @click.option("--learner", is_flag=True, help="The same trainer behind FLARE's ModelLearner.")
 @click.option("--replace", is_flag=True, help="Write over the files of a job that is there, your changes with them.")
-def write(row: str, out: Path | None, name: str | None, sites: tuple[str, ...], learner: bool, replace: bool) -> None:
+def write(
+    row: str,
+    out: Path | None,
+    name: str | None,
+    sites: tuple[str, ...],
+    recipe: str | None,
+    learner: bool,
+    replace: bool,
+) -> None:
     """Write a FLARE job that runs ROW (`fedretina methods` lists them) in the simulator and in POC.
 
     Beside it stands job.py, which runs it through FLARE's recipes.
     """
-    from fedretina.jobs import job_files, job_script, write_job
+    from fedretina.jobs import job_files, job_script, settings_of_row, write_job
 
     try:
-        files = {**job_files(row, name or "", sites, learner), **job_script()}
+        settings = settings_of_row(row, recipe, name or "") if recipe else None
+        files = {**job_files(row, name or "", sites, learner, settings), **job_script()}
         folder = out or Path("jobs") / (name or row)
         write_job(folder, files, replace)
     except FedretinaError as error:
         fail(str(error))
-    settings = quote(str(folder / "app" / "config" / "experiment.yaml"))
+    file = quote(str(folder / "app" / "config" / "experiment.yaml"))
     script = quote(str(folder / SCRIPT))
-    click.echo(f"wrote {folder}: edit {settings}, then `nvflare simulator {quote(str(folder))}` or `python {script}`.")
+    click.echo(f"wrote {folder}: edit {file}, then `nvflare simulator {quote(str(folder))}` or `python {script}`.")
 
 
 @job.command()

@@ -62,9 +62,11 @@ def chosen(named: str, rounds: int | None, changes: Sequence[str]) -> dict[str, 
     if path.is_file() or path.suffix or len(path.parts) != 1:
         settings = read_yaml(path, "the experiment file")
     else:
-        settings = parse_yaml(settings_of_row(named), "the row's settings")
+        recipes = [change for change in changes if change.partition("=")[0] == "recipe"]
+        recipe = _value(recipes[-1])["recipe"] if recipes else None
+        settings = parse_yaml(settings_of_row(named, recipe), "the row's settings")
     for change in changes:
-        key, sign, value = change.partition("=")
+        key, sign, _ = change.partition("=")
         names = key.split(".")
         if not sign or not all(names):
             raise SettingsError(f"{change!r} is no KEY=VALUE: write it as training.epochs=2.")
@@ -75,7 +77,7 @@ def chosen(named: str, rounds: int | None, changes: Sequence[str]) -> dict[str, 
                 raise SettingsError(f"--set {key}: {name} holds no settings by name; set the whole of it, as YAML.")
             at[name] = dict(inner or {})
             at = at[name]
-        at |= parse_yaml(f"{names[-1]}: {value}", f"the value of --set {key}")
+        at |= _value(change)
     if rounds is not None:
         phases = Experiment.resolve(settings).phases
         given = settings.get("phases") or [{"name": phase.name} for phase in phases]
@@ -83,6 +85,14 @@ def chosen(named: str, rounds: int | None, changes: Sequence[str]) -> dict[str, 
             own if phase.task == "sums" else {**own, "rounds": rounds} for own, phase in zip(given, phases, strict=True)
         ]
     return settings
+
+
+def _value(change: str) -> dict[str, Any]:
+    """The last name of a setting KEY=VALUE, with its value."""
+    from fedretina.yaml_file import parse_yaml
+
+    key, _, value = change.partition("=")
+    return parse_yaml(f"{key.rpartition('.')[2]}: {value}", f"the value of --set {key}")
 
 
 def settings_of_sites(names: Sequence[str], files: dict[str, str], phantom_images: int) -> dict[str, SiteSettings]:

@@ -44,7 +44,7 @@ def require_kinds(policy: PolicySettings, kinds: Iterable[Kind]) -> None:
 
 
 def require_numbers(policy: PolicySettings, codec: CodecSettings, parts: Partition) -> None:
-    """Refuse a run whose updates leave in a form that the policy could not change.
+    """Refuse a run whose answers leave in a form that the policy could not change, or must not.
 
     Sums may leave encrypted: their noise is added before.
 
@@ -55,7 +55,11 @@ def require_numbers(policy: PolicySettings, codec: CodecSettings, parts: Partiti
 
     Raises:
         SettingsError: The policy adds noise or rounds, and the run's updates travel encoded or encrypted.
+        RefusedError: The policy asks for what would spoil the run's sums, or has noise for updates alone.
     """
+    if parts.sums:
+        _of_sums(policy)
+        return
     if not policy.changes_tensors:
         return
     if isinstance(codec, EncodingSettings):
@@ -64,7 +68,7 @@ def require_numbers(policy: PolicySettings, codec: CodecSettings, parts: Partiti
             f"run's leave encoded (exchange.codec {codec.name!r}), after which nothing can be changed: run with "
             "exchange.codec 'none', or agree with the site on another policy."
         )
-    sealed = sorted({parts.kinds[key].value for key in set(parts.sealed) - set(parts.sums)})
+    sealed = sorted({parts.kinds[key].value for key in parts.sealed})
     if sealed:
         raise SettingsError(
             "this site's policy changes the numbers of an update before they leave (noise or mantissa_bits), and of "

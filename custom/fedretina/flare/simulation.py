@@ -184,7 +184,8 @@ def require_policies(experiment: Experiment, sites: Mapping[str, SiteSettings]) 
         sites: Settings of each site.
 
     Raises:
-        RefusedError: A site's policy lets a kind of tensor not pass that the run sends; names all such sites.
+        RefusedError: A site's policy lets a kind of tensor not pass that the run sends, or would spoil its sums; names
+            all such sites.
         SettingsError: A site's policy changes numbers that leave encoded or encrypted.
     """
     # Here, since a recipe that is only exported starts without torch.
@@ -196,8 +197,8 @@ def require_policies(experiment: Experiment, sites: Mapping[str, SiteSettings]) 
     refused: dict[str, list[str]] = {}
     for site, own in sites.items():
         sends = partition_of(experiment, net, experiment.sums is not None and own.he_keys is not None)
-        require_numbers(own.own_policy, experiment.exchange.codec, sends)
         try:
+            require_numbers(own.own_policy, experiment.exchange.codec, sends)
             require_kinds(own.own_policy, sends.shared_kinds())
         except RefusedError as error:
             refused.setdefault(str(error), []).append(site)

@@ -24,7 +24,7 @@ from fedretina.settings.faults import did_you_mean, settings_faults
 from fedretina.settings.images import AugmentSettings, FundusSettings, ImageSettings
 from fedretina.settings.network import NetworkSettings
 from fedretina.settings.objective import TAU, ObjectiveSettings, TweuSettings
-from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, resolved_phases
+from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, resolved_phases, without_settings
 from fedretina.settings.sums import SumsSettings
 from fedretina.settings.theta import ThetaSettings, YoudenSettings
 from fedretina.settings.training import (
@@ -153,15 +153,15 @@ class Experiment(BaseModel):
             SettingsError: What is wrong and where, in one sentence per fault.
         """
         name = "feduaa" if settings.get("row") is None else str(settings["row"])
-        chosen = known_row(name).settings
-        base = chosen
+        base = chosen = known_row(name).settings
         if settings.get("recipe") is not None:
             asked = merged(chosen, settings)
             for more in recipe(str(settings["recipe"])).over(asked, partial(cls._reads, asked)):
-                base = merged(base, more)
+                own = {"phases": without_settings(base["phases"], more)} if "phases" in base else {}
+                base = merged({**base, **own}, more)
         joined = merged(base, settings)
         if isinstance(joined.get("phases"), list | tuple):
-            joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
+            joined["phases"] = resolved_phases(joined, base.get("phases", ()))
         try:
             found = cls.model_validate(joined)
         except ValidationError as error:

@@ -166,6 +166,24 @@ def resolved_phases(settings: Mapping[str, Any], row: Sequence[Mapping[str, Any]
     return found
 
 
+def without_settings(phases: Sequence[Mapping[str, Any]], fixed: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Phases without those of their own settings that are fixed for the whole run, so that the run's hold in them.
+
+    Args:
+        phases: The phases of a row.
+        fixed: Settings of the run, such as a recipe's.
+    """
+    found = []
+    for phase in phases:
+        left: dict[str, Any] = {}
+        for name in _LAID_OVER:
+            if isinstance(phase.get(name), Mapping) and name in fixed:
+                own = _READ[name].still_read(phase[name], fixed[name]) if name in _READ else phase[name]
+                left[name] = {key: value for key, value in own.items() if key not in fixed[name]}
+        found.append({**phase, **left})
+    return tuple(found)
+
+
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings with others laid over them.
 
