@@ -277,6 +277,22 @@ COLUMNS = (
 )
 
 
+def verdict_of(said):
+    """A verdict that is told in this sentence."""
+    found = [float(number.replace("\u2212", "-")) for number in re.findall(r"\u2212?\d+(?:\.\d+)?", said)]
+    if said.startswith("Alone you do better"):
+        own, federated, low, high, _, images, patients = found
+        outcome, gap = "lost", {"low": -high, "high": -low}
+    else:
+        images, federated, own, low, high, _, patients = found
+        outcome, gap = "untold", {"low": low, "high": high}
+    models = {"federated": {"referable_auc": federated}, "own": {"referable_auc": own}}
+    differences = {"own": {"referable_auc": gap}}
+    test = {"images": int(images), "patients": int(patients), "models": models, "differences": differences}
+    about = {"rival": "own", "measure": "referable_auc", "start": "package", "shared": True, "outcome": outcome}
+    return {**about, "test": test}
+
+
 def test_what_the_demo_prints_at_its_end_is_what_show_prints_of_such_figures(tmp_path, monkeypatch, clean_environment):
     """A run takes minutes, and its figures are one processor's: compared are words, columns and paths."""
     (printed,) = (text for _, text in blocks("demo.md", "") if " theta " in text)
@@ -293,6 +309,11 @@ def test_what_the_demo_prints_at_its_end_is_what_show_prints_of_such_figures(tmp
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps(record), encoding="utf-8")
     (folder / "report.html").touch()
+    for site, said in re.findall(r"^(site-\d): (.*)$", printed, re.MULTILINE):
+        final = folder.parent / site / "final"
+        final.mkdir(parents=True)
+        (final / "report.json").write_text(json.dumps({"verdict": verdict_of(said)}), encoding="utf-8")
+        (final / "report.html").touch()
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(main, ["show"]).output == printed
     assert len(sites) == 5

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fedretina.cli.shared import PHANTOMS, RUN, SITE, fail, progress, site_files, steps
-from fedretina.cli.trial import ROOT, chosen, run_words, say_end, say_where, settings_of_sites, without_keys
+from fedretina.cli.trial import ROOT, chosen, run_words, say_end, settings_of_sites, without_keys
 from fedretina.errors import FedretinaError
 
 _DAMAGED = "{} is damaged, or of another version: restore it from a backup, or use the version that wrote it."
@@ -83,22 +83,21 @@ def loop(
 @click.argument("run", type=RUN, required=False)
 @click.option("--root", type=click.Path(path_type=Path), default=ROOT, help="Folder of runs.")
 def show(run: str | None, root: Path) -> None:
-    """Print the table of a finished RUN, of the latest one by default, and where its results lie."""
-    from fedretina.aggregation.results import results_table
-    from fedretina.storage import read_json
+    """Print the table of a finished RUN, of the latest one by default, and where its results lie.
 
+    Where its sites are on this machine, too, each hospital's verdict stands below the table.
+    """
     found = sorted(root.glob("*/server/results.json"), key=lambda path: path.stat().st_mtime)
     path = root / run / "server" / "results.json" if run else (found[-1] if found else None)
     if path is None or not path.exists():
         named = f"finished run {run}" if run else "finished run"
         fail(f"no {named} under {root}: give --root, or run `fedretina simulate feduaa`.")
     try:
-        click.echo(results_table(read_json(path)))
+        say_end(path)
     except FedretinaError as error:
         fail(str(error))
     except (KeyError, TypeError, AttributeError):  # whatever of a record is not there
         fail(f"{path} is damaged, or no results.json of fedretina: restore it from a backup.")
-    say_where(path)
 
 
 @click.command()

@@ -168,18 +168,10 @@ def without_keys(experiment: Experiment, sites: Mapping[str, SiteSettings]) -> d
     return {site: own.model_copy(update={"he_keys": None}) if site in keyed else own for site, own in sites.items()}
 
 
-def say_where(results: Path) -> None:
-    """Say where a run's figures, pages and models lie."""
-    click.echo(f"results: {results}")
-    if (page := results.with_name("report.html")).exists():
-        click.echo(f"report over all sites: {page}")
-    click.echo(f"a site's model, card and report: {results.parent.parent}/<site>/final/")
-
-
 def say_end(results: Path) -> None:
     """Print a finished run's table, the verdict of each site, and where everything lies.
 
-    A verdict is the site's own and does not leave it; here all sites are on this machine.
+    A verdict is the site's own and does not leave it: none is printed where the sites are on machines of their own.
 
     Args:
         results: The run's `results.json`.
@@ -188,7 +180,6 @@ def say_end(results: Path) -> None:
         StateError: What is stored cannot be read.
     """
     from fedretina.aggregation.results import results_table
-    from fedretina.report.verdict_words import verdict_sentence
     from fedretina.storage import read_json
 
     record = read_json(results)
@@ -198,8 +189,14 @@ def say_end(results: Path) -> None:
         stored = final / "report.json"
         verdict = read_json(stored).get("verdict") if stored.exists() else None
         if verdict:
+            # Here, since a server's run has none, and it imports numpy.
+            from fedretina.report.verdict_words import verdict_sentence
+
             click.echo(f"{site}: {verdict_sentence(verdict)}")
-    say_where(results)
+    click.echo(f"results: {results}")
+    if (page := results.with_name("report.html")).exists():
+        click.echo(f"report over all sites: {page}")
+    click.echo(f"a site's model, card and report: {results.parent.parent}/<site>/final/")
     for site, final in finals.items():
         if (page := final / "report.html").exists():
             click.echo(f"report of {site}: {page}")
