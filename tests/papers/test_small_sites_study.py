@@ -74,7 +74,11 @@ def test_who_has_too_few_patients_to_choose_by_is_told_with_what_came_of_it():
     small = [outcome for size, outcome in few if size <= 60]
     assert (len(small), small.count(-1)) == (96, 9)
     readme, page = (" ".join(path.read_text().split()) for path in (README, PAGE))
-    words = f"was better than the own head beyond its interval in {[one for _, one in few].count(1)}, and worse in 9 (8 at aptos2019 and 1 at odir5k)."
+    better = [outcome for _, outcome in few].count(1)
+    words = (
+        f"was better than the own head beyond its interval in {better}, "
+        "and worse in 9 (8 at aptos2019 and 1 at odir5k)."
+    )
     assert f"Of these {len(few)} the federated model {words}" in readme
     assert f"Of these {len(few)} it {words}" in page
     assert "32 of 32 at n = 60 and 18 of 32 at n = 120" in readme
