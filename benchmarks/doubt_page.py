@@ -76,7 +76,8 @@ draws. No stranger and no test image has a part in any choice: logits are scaled
 * The gate has limits of its own. What it stops depends on how wide a site's own images range: where they come from many
   cameras, as at aptos2019 and odir5k, another site's eyes pass. With 15 validation images one own image in 16 is
   stopped, and draws differ. **A disease that nobody grades it hardly ever stops**: the scan is like the site's own.
-  There 1 - max p is the better of the two, and no good one.
+  There 1 - max p is the better of the two, and no good one. (Seen on scans. The sets of photographs name no other
+  disease, so that there it was not measured.)
 """
 Runs = list[dict[str, Any]]
 
