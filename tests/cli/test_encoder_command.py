@@ -13,6 +13,7 @@ from torchvision.models import resnet18
 from fedretina.cli import main
 from fedretina.networks.encoder_check import check_weights
 from fedretina.networks.encoder_file import export_encoder
+from fedretina.networks.layout import layouts_of
 from fedretina.networks.resnet import resnet18_encoder
 from fedretina.settings.encoder import EncoderTraits
 
@@ -44,7 +45,7 @@ def test_a_file_is_told_with_all_that_a_federation_must_know(green):
     for words in (
         f"sha256          {digest}",
         "form            RETFound-Green",
-        "sides in multiples of 14 pixels; trained with 392",
+        "images          made for 392 px; takes multiples of 14 px; positions are those of 392 px",
         "normalisation   half",
         "none in a project with industry involved",
         "public sets     ddr, odir5k",
@@ -55,6 +56,34 @@ def test_a_file_is_told_with_all_that_a_federation_must_know(green):
     told = json.loads(said)
     assert (code, told["whole"], told["left_over"]) == (1, False, ["reg_token"])
     assert told["other_shape"] == ["stages.0.pos_embed: (1, 784, 384), needed (1, 1370, 384)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("resnet50", "made for 224 px; takes any size"),
+        ("efficientnet_b4", "made for 380 px; takes any size"),
+        ("efficientnet_lite0", "made for 224 px; takes any size"),
+        ("swinv2_tiny", "made for 256 px; takes multiples of 32 px"),
+        ("convnext_tiny", "made for 224 px; takes multiples of 32 px"),
+        (
+            "retfound_mae",
+            "made for 224 px; takes multiples of 16 px; positions are those of 224 px, resampled for others",
+        ),
+    ],
+)
+def test_the_size_of_the_images_that_the_weights_are_made_for_is_told(tmp_path, name, said):
+    """A file needs no more than the marks of a form to be told what it is meant for."""
+    for number, layout in enumerate(layouts_of(name)):
+        marks = {*layout.marks, *(["fc_norm.weight"] if name == "retfound_mae" else [])}
+        file = tmp_path / f"{number}.pth"
+        torch.save({mark: torch.zeros(1) for mark in marks}, file)
+        code, told = asked(file, "--encoder", name)
+        assert (code, f"form            {layout.title}\n" in told) == (1, True)
+        assert f"images          {said}\n" in told
+        side = int(said.split()[2])
+        found = json.loads(asked(file, "--encoder", name, "--json")[1])
+        assert (found["side"], found["positions"]) == (side, side if "positions" in said else None)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +150,7 @@ def test_an_encoder_that_a_run_exported_says_where_it_comes_from(tmp_path):
     code, told = asked(file)
     assert code == 0
     assert "pre-trained on  moco, 3 rounds, run x" in told
+    assert "images          its owner must say for which size; takes any size" in told
     assert "before that run" not in told
     code, told = asked(file, "--encoder", "resnet50")
     assert (code, "it is no resnet50" in told) == (1, True)

@@ -1,6 +1,7 @@
 """What holds for every encoder: size, as the OCT paper prints it, precision and layout."""
 
 import pytest
+import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model_weights
@@ -29,7 +30,9 @@ def test_the_table_and_the_names_agree():
         with torch.device("meta"):
             encoder = build_encoder(name)
         assert set(one.exits) <= set(range(len(encoder.widths))), name
-        assert bool(layouts_of(name)) == (one.normalisation is not None), name
+        assert bool(layouts_of(name)) == (one.normalisation is not None) == (one.side is not None), name
+        assert one.side is None or one.side % one.patch == 0, name
+        assert one.positions == ("stages.0.pos_embed" in encoder.state_dict()), name
     assert {name for name in traits if not layouts_of(name)} == {"vit_small", "signal_cnn"}
 
 
@@ -39,6 +42,10 @@ def test_the_table_and_the_names_agree():
         ({"network": {"encoder": "resnet19"}}, "there is no encoder 'resnet19': use one of resnet18, resnet50, "),
         ({"network": {"encoder": "signal_cnn"}}, "takes signals, one row of samples, but images.modality is 'fundus'"),
         ({"network": {"encoder": "vit_small"}, "images": {"image_size": 250}}, "patches of 16 pixels, but"),
+        (
+            {"network": {"encoder": "swinv2_tiny"}, "images": {"image_size": 250}},
+            "images.image_size is 250: choose a multiple; its published weights are made for 256",
+        ),
         ({"network": {"weights": {"source": "package"}}}, "exists for efficientnet_lite0 only"),
     ],
 )
@@ -86,9 +93,31 @@ def test_bfloat16_and_channels_last_train(name):
         assert weight.grad.isfinite().all(), key
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE_9 if name != "vit_small"])
-def test_torchvisions_weights_were_trained_with_the_normalisation_of_imagenet(name):
-    for weights in get_model_weights(name):
+OF_TORCHVISION = [(name, name) for name in (*TABLE_9, "convnext_tiny") if name != "vit_small"]
+
+
+@pytest.mark.parametrize(("name", "theirs"), [*OF_TORCHVISION, ("swinv2_tiny", "swin_v2_t")])
+def test_size_and_normalisation_of_the_images_are_those_that_torchvision_names(name, theirs):
+    traits = EncoderTraits.choices()[name]
+    for weights in get_model_weights(theirs):
         transform = weights.transforms()
         assert (transform.mean, transform.std) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    assert EncoderTraits.choices()[name].normalisation == "imagenet"
+        assert transform.crop_size == [traits.side]
+    assert traits.normalisation == "imagenet"
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("efficientnet_lite0", "tf_efficientnet_lite0"),
+        ("swinv2_tiny", "swinv2_tiny_window8_256"),
+        ("convnext_tiny", "convnext_tiny"),
+        ("dinov2_small", "vit_small_patch14_dinov2"),
+        ("dinov2_base", "vit_base_patch14_dinov2"),
+        ("dinov2_large", "vit_large_patch14_dinov2"),
+    ],
+)
+def test_size_and_normalisation_of_the_images_are_those_that_timm_names(name, theirs):
+    traits, named = EncoderTraits.choices()[name], timm.get_pretrained_cfg(theirs)
+    assert named.input_size == (3, traits.side, traits.side)
+    assert {"half": 0.5, "imagenet": 0.485}[traits.normalisation] == named.mean[0]

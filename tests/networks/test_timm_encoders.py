@@ -182,7 +182,7 @@ def test_the_real_sizes_are_timms():
         ("convnext_tiny", "convnext_tiny"),
     ]:
         traits = EncoderTraits.choices()[name]
-        more = {} if traits.side is None else {"img_size": traits.side}
+        more = {"img_size": traits.side} if traits.positions else {}
         with torch.device("meta"):
             whole, mine = timm.create_model(theirs, num_classes=0, **more), build_encoder(name)
         assert sorted(map(tuple, (p.shape for p in mine.parameters()))) == sorted(

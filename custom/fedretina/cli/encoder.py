@@ -62,11 +62,9 @@ def _lines(found: EncoderCheck) -> list[str]:
     lines.append(f"form            {found.layout}")
     if found.encoder is None:
         return [*lines, f"It cannot be loaded: {found.notes[0]}."]
-    size = f"multiples of {found.patch} pixels" if found.patch > 1 else "any size"
-    trained = "" if found.side is None else f"; trained with {found.side}, positions for another size are resampled"
     lines += [
         f"encoder         {found.encoder}",
-        f"images          sides in {size}{trained}",
+        f"images          {_images(found)}",
         f"normalisation   {found.normalisation}",
         f"pre-trained on  {found.pretrained_on}",
         f"licence         {found.licence}",
@@ -92,6 +90,13 @@ def _lines(found: EncoderCheck) -> list[str]:
         "and weights_file at the server and at each site. Whether your federation may use it is between you and its "
         "owner.",
     ]
+
+
+def _images(found: EncoderCheck) -> str:
+    made = "its owner must say for which size" if found.side is None else f"made for {found.side} px"
+    takes = f"multiples of {found.patch} px" if found.patch > 1 else "any size"
+    moved = "" if found.positions is None else f"; positions are those of {found.positions} px, resampled for others"
+    return f"{made}; takes {takes}{moved}"
 
 
 def _some(keys: tuple[str, ...]) -> str:

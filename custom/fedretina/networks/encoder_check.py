@@ -29,7 +29,10 @@ class EncoderCheck(NamedTuple):
         wrapper: Under which word of a checkpoint the weights are; None where the file holds nothing else.
         encoder: Name of the encoder; None where no form is recognised.
         layout: Whose form it is.
-        side: Side in pixels of the images that the weights learned their positions with; None for any.
+        side: Side in pixels of the images that the weights are made for; None where nothing tells it, as with an
+            encoder that a run exported.
+        positions: Side in pixels of the images that the weights hold positions for, which are resampled for others;
+            None where they hold none.
         patch: Of which the side of an image must be a multiple.
         normalisation: Of the images that the weights were trained with.
         pretrained_on: What they were trained on.
@@ -48,6 +51,7 @@ class EncoderCheck(NamedTuple):
     encoder: str | None = None
     layout: str = ""
     side: int | None = None
+    positions: int | None = None
     patch: int = 1
     normalisation: Normalisation = "half"
     pretrained_on: str = ""
@@ -115,6 +119,7 @@ def _as(name: str, read: WeightsFile) -> Iterator[EncoderCheck]:
             encoder=name,
             layout=layout.title,
             side=traits.side,
+            positions=_positions(traits),
             patch=traits.patch,
             normalisation=traits.normalisation or "half",
             pretrained_on=layout.pretrained_on,
@@ -137,7 +142,7 @@ def _exported(read: WeightsFile, name: str | None) -> EncoderCheck:
         wrapper=None,
         encoder=None if other else header.encoder,
         layout=EXPORTED,
-        side=traits.side,
+        positions=_positions(traits),
         patch=traits.patch,
         normalisation=header.normalisation,
         pretrained_on=header.provenance + (f"; before that run: {start['pretrained_on']}" if start else ""),
@@ -146,6 +151,10 @@ def _exported(read: WeightsFile, name: str | None) -> EncoderCheck:
         + (f": {start['licence']}" if start else ""),
         notes=tuple(other),
     )
+
+
+def _positions(traits: type[EncoderTraits]) -> int | None:
+    return traits.side if traits.positions else None
 
 
 def _compared(encoder: Encoder, fitted: Fitted) -> EncoderCheck:

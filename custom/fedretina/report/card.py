@@ -370,10 +370,10 @@ def _changed(steps: Sequence[str]) -> list[str]:
 
 def _encoder(experiment: Experiment, start: Mapping[str, Any]) -> dict[str, Any]:
     """Where the encoder comes from, with what the size of the images means for it."""
-    side, height = experiment.network.traits.side, experiment.images.shape[1]
+    traits, height = experiment.network.traits, experiment.images.shape[1]
     told = {"name": experiment.network.encoder, **start}
-    if "layout" in start and side not in (None, height):
-        note = f"its positions, learned with images of {side} pixels, are resampled for {height}"
+    if "layout" in start and traits.positions and traits.side != height:
+        note = f"its positions, learned with images of {traits.side} pixels, are resampled for {height}"
         told["notes"] = [*start.get("notes", ()), note]
     return told
 

@@ -133,7 +133,7 @@ def _images_fit_the_encoder(run: Experiment) -> None:
         )
     if height % patch or width % patch:
         size = f"images.image_size is {height}" if height == width else f"samples are {height} x {width}"
-        trained = "" if traits.side is None else f"; its published weights were trained with {traits.side}"
+        trained = "" if traits.side is None else f"; its published weights are made for {traits.side}"
         mend = f"a multiple{trained}" if height == width else "another encoder"
         raise ValueError(
             f"encoder {run.network.encoder} cuts images into patches of {patch} pixels, but {size}: choose {mend}."

@@ -20,8 +20,9 @@ class EncoderTraits(Choice):
     Attributes:
         exits: Stages that early exits follow where a job names none, counted from 0.
         patch: The side of an image must be a multiple of it, in pixels.
-        side: Side in pixels of the images that the published weights learned their positions with. Those of another
-            side are resampled; None where there are none to resample.
+        side: Side in pixels of the images that the published weights are made for: those of their publisher's figures.
+            None where none are published.
+        positions: Whether the weights hold a position for each patch of such an image; they are resampled for others.
         normalisation: Of the images that the published weights were trained with; None where none are published.
         packaged: Whether an installed package brings weights (`weights.source: package`).
         signals: Whether it takes signals, one row of samples, and no pictures.
@@ -31,6 +32,7 @@ class EncoderTraits(Choice):
     exits: ClassVar[tuple[int, ...]]
     patch: ClassVar[int] = 1
     side: ClassVar[int | None] = None
+    positions: ClassVar[bool] = False
     normalisation: ClassVar[Normalisation | None] = None
     packaged: ClassVar[bool] = False
     signals: ClassVar[bool] = False
@@ -55,6 +57,7 @@ class ResNet18Traits(EncoderTraits):
     """ResNet-18."""
 
     exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)  # FedEE: after blocks 1, 3, 5 and 7, counted from 0
+    side: ClassVar[int | None] = 224
     normalisation: ClassVar[Normalisation | None] = "imagenet"
     name: Literal["resnet18"] = "resnet18"
 
@@ -63,6 +66,7 @@ class ResNet50Traits(EncoderTraits):
     """ResNet-50, that of FedUAA."""
 
     exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    side: ClassVar[int | None] = 224
     normalisation: ClassVar[Normalisation | None] = "imagenet"
     name: Literal["resnet50"] = "resnet50"
 
@@ -71,6 +75,7 @@ class EfficientNetLite0Traits(EncoderTraits):
     """EfficientNet-Lite0, whose weights are installed with the product."""
 
     exits: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)  # all but the last; earlier than FedEE's of efficientnet_b0
+    side: ClassVar[int | None] = 224
     normalisation: ClassVar[Normalisation | None] = "half"
     packaged: ClassVar[bool] = True
     name: Literal["efficientnet_lite0"] = "efficientnet_lite0"
@@ -80,6 +85,7 @@ class MobileNetV2Traits(EncoderTraits):
     """MobileNetV2."""
 
     exits: ClassVar[tuple[int, ...]] = (3, 4, 5, 6)
+    side: ClassVar[int | None] = 224
     normalisation: ClassVar[Normalisation | None] = "imagenet"
     name: Literal["mobilenet_v2"] = "mobilenet_v2"
 
@@ -88,6 +94,7 @@ class EfficientNetB0Traits(EncoderTraits):
     """EfficientNet-B0, FedEE's for skin."""
 
     exits: ClassVar[tuple[int, ...]] = (3, 4, 5, 6)  # FedEE: after MBConv blocks 4, 7, 10 and 14, counted from 0
+    side: ClassVar[int | None] = 224
     normalisation: ClassVar[Normalisation | None] = "imagenet"
     name: Literal["efficientnet_b0"] = "efficientnet_b0"
 
@@ -96,6 +103,7 @@ class EfficientNetB4Traits(EncoderTraits):
     """EfficientNet-B4, that of the OCT paper."""
 
     exits: ClassVar[tuple[int, ...]] = (3, 4, 5, 6)
+    side: ClassVar[int | None] = 380
     normalisation: ClassVar[Normalisation | None] = "imagenet"
     name: Literal["efficientnet_b4"] = "efficientnet_b4"
 
@@ -121,6 +129,7 @@ class _TokensTraits(EncoderTraits):
 
     exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     patch: ClassVar[int] = 14
+    positions: ClassVar[bool] = True
     normalisation: ClassVar[Normalisation | None] = "imagenet"
 
 
@@ -173,6 +182,7 @@ class SwinV2TinyTraits(EncoderTraits):
 
     exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     patch: ClassVar[int] = 32
+    side: ClassVar[int | None] = 256
     normalisation: ClassVar[Normalisation | None] = "imagenet"
     name: Literal["swinv2_tiny"] = "swinv2_tiny"
 
@@ -182,5 +192,6 @@ class ConvNeXtTinyTraits(EncoderTraits):
 
     exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     patch: ClassVar[int] = 32
+    side: ClassVar[int | None] = 224
     normalisation: ClassVar[Normalisation | None] = "imagenet"
     name: Literal["convnext_tiny"] = "convnext_tiny"
