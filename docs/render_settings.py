@@ -21,15 +21,15 @@ from pydantic.fields import FieldInfo
 
 from fedretina.flare.controller import RoundController
 from fedretina.networks.build import build_on_meta
-from fedretina.networks.layout import layouts_of
+from fedretina.networks.layout import Layout, layouts_of
 from fedretina.rows import ROWS
 from fedretina.rows.recipes import RECIPES
 from fedretina.settings.choice import Choice
 from fedretina.settings.encoder import EncoderTraits
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
-from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.policy import GaussianNoise, SvtNoise
+from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import SiteSettings
 
 # Settings of the run that a phase may change: their tables stand once.
@@ -140,9 +140,6 @@ def rows_table() -> str:
     return "\n".join(lines)
 
 
-_TOLD = ("torchvision", "efficientnet-lite0")  # by the names of their files
-
-
 def recipes_table() -> str:
     """Render what each recipe fixes."""
     lines = [_row("recipe", "for", "what it fixes", "besides"), "|---|---|---|---|"]
@@ -158,25 +155,27 @@ def recipes_table() -> str:
 
 def encoders_table() -> str:
     """Render the encoders: their weights, stages, and what there is to start from."""
-    from torchvision.models import get_model_weights, list_models
-
-    lines = [
-        _row("encoder", "million weights", "features", "channels after each stage", "published weights"),
-        "|---|---|---|---|---|",
-    ]
-    torchvisions = set(list_models())
+    titles = ("encoder", "million weights", "features", "channels after each stage", "made for (px)")
+    lines = [_row(*titles, "published weights"), "|---|---|---|---|---|---|"]
     for name, traits in EncoderTraits.choices().items():
         encoder = build_on_meta(NetworkSettings(encoder=name)).encoder
         weights = f"{sum(p.numel() for p in encoder.parameters()) / 1e6:.1f}"
-        published = []
-        if traits.packaged:
-            published.append("`source: package`, installed with fedretina; their file with its own keys")
-        if layouts_of(name) and name in torchvisions:
-            published.append("torchvision's: " + ", ".join(f"`{Path(w.url).name}`" for w in get_model_weights(name)))
-        published += [layout.title for layout in layouts_of(name) if not layout.title.startswith(_TOLD)]
-        widths = ", ".join(map(str, encoder.widths))
-        lines.append(_row(f"`{name}`", weights, str(encoder.features), widths, "; ".join(published) or "none fit"))
+        published = ["`source: package`, installed with fedretina"] if traits.packaged else []
+        published += [_form(layout, name) for layout in layouts_of(name)]
+        widths, side = ", ".join(map(str, encoder.widths)), "" if traits.side is None else str(traits.side)
+        cells = (f"`{name}`", weights, str(encoder.features), widths, side)
+        lines.append(_row(*cells, "; ".join(published) or "none fit"))
     return "\n".join(lines)
+
+
+def _form(layout: Layout, name: str) -> str:
+    """A form in which weights are published, with the names of torchvision's files."""
+    if not layout.title.startswith("torchvision"):
+        return layout.title
+    from torchvision.models import get_model_weights
+
+    files = (f"`{Path(one.url).name}`" for one in get_model_weights(layout.theirs or name))
+    return f"{layout.title} ({', '.join(files)})"
 
 
 def controller_table() -> str:

@@ -2,99 +2,24 @@
 
 import argparse
 import ast
-import hashlib
 from pathlib import Path
 
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
 from timm.models import convnext, swin_transformer_v2, vision_transformer
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.networks import vision_transformer as ours
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.encoder import build_encoder
 from fedretina.networks.layout import layouts_of
-from fedretina.networks.weights import load_encoder_weights
 from fedretina.settings.encoder import EncoderTraits, RetFoundMaeTraits
-from fedretina.settings.network import NetworkSettings, WeightsSettings
+from fedretina.settings.network import NetworkSettings
+from weight_files import DECODER, TINY, dino, images, loaded, metas, microsofts, random_state, retfound, same
 
+pytestmark = pytest.mark.usefixtures("one_seed")
 CUSTOM = Path(__file__).resolve().parents[2] / "custom"
 NEW = tuple(EncoderTraits.choices())[8:]
-
-
-@pytest.fixture(autouse=True)
-def one_seed():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
-@pytest.fixture
-def shallow(monkeypatch):
-    """The vision transformers with 4 blocks of width 48 for 24 of 1024; nothing else of them is another."""
-    whole = ours._tokens
-
-    def little(traits, features, **sizes):
-        return whole(traits, features, **{**sizes, **TINY})
-
-    monkeypatch.setattr(ours, "_tokens", little)
-
-
-TINY = {"embed_dim": 48, "depth": 4, "num_heads": 3}
-
-
-def random_state(net):
-    """timm's state with values that are not their start, so that a lost or exchanged tensor is noticed."""
-    for parameter in net.parameters():
-        parameter.data.normal_(0, 0.05)
-    return {key: value.clone() for key, value in net.state_dict().items()}
-
-
-def written(folder, content, suffix=".pth"):
-    file = folder / f"weights{suffix}"
-    save_file(content, file) if suffix == ".safetensors" else torch.save(content, file)
-    return WeightsSettings(source="file", file=file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
-
-
-def loaded(folder, name, content, suffix=".pth"):
-    encoder = build_encoder(name).eval()
-    return encoder, load_encoder_weights(name, encoder, written(folder, content, suffix))
-
-
-def images(side, n=2):
-    return torch.randn(n, 3, side, side, generator=torch.Generator().manual_seed(1))
-
-
-def same(encoder, theirs, side):
-    x = images(side)
-    with torch.no_grad():
-        torch.testing.assert_close(encoder(x), theirs(x), rtol=1e-5, atol=1e-5)
-
-
-def dino(side, **sizes):
-    net = vision_transformer.VisionTransformer(
-        img_size=side, patch_size=14, num_classes=0, init_values=1e-5, dynamic_img_size=True, **sizes
-    )
-    return net.eval()
-
-
-def retfound(side=224, **more):
-    """RETFound's own network: no LayerNorm before the mean of the patches, one after it."""
-    sizes = {"patch_size": 16, "num_classes": 0, "global_pool": "avg", "dynamic_img_size": True, **TINY, **more}
-    return vision_transformer.VisionTransformer(img_size=side, **sizes).eval()
-
-
-DECODER = {
-    "mask_token": torch.zeros(1, 1, 32),
-    "decoder_pos_embed": torch.zeros(1, 197, 32),
-    "decoder_embed.weight": torch.zeros(32, 48),
-    "decoder_embed.bias": torch.zeros(32),
-    "decoder_blocks.0.attn.qkv.weight": torch.zeros(96, 32),
-    "decoder_norm.weight": torch.ones(32),
-    "decoder_pred.bias": torch.zeros(768),
-}
 
 
 @pytest.mark.parametrize("side", [224, 160])
@@ -140,6 +65,16 @@ def test_retfound_dinov2s_teacher_gives_timms_features(tmp_path, shallow, chunks
     encoder, told = loaded(tmp_path, "retfound_dinov2", {"teacher": teacher})
     same(encoder, theirs, 224)
     assert told["layout"] == "RETFound-DINOv2"
+
+
+@pytest.mark.parametrize("side", [224, 112])
+def test_a_fine_tuned_retfound_dinov2_under_timms_names_gives_timms_features(tmp_path, shallow, side):
+    theirs = dino(224, **TINY)
+    head = {"head.weight": torch.zeros(5, 48), "head.bias": torch.zeros(5)}
+    encoder, told = loaded(tmp_path, "retfound_dinov2", {"model": {**random_state(theirs), **head}})
+    same(encoder, theirs, side)
+    assert (told["layout"], told["sets"]) == ("timm, ViT-L/14 at 224 px", [])
+    assert "CC BY-NC 4.0 stays" in told["licence"]
 
 
 def test_a_dinov2_of_another_size_is_not_taken_for_retfounds(tmp_path, shallow):
@@ -190,43 +125,12 @@ def test_the_real_sizes_are_timms():
         ), name
 
 
-def microsofts(state):
-    """Microsoft's form of timm's SwinV2: downsampling at the end of a stage, and tables that are no weights."""
-    renamed = {}
-    for key, value in state.items():
-        parts = key.split(".")
-        if parts[0] == "layers" and parts[2] == "downsample":
-            parts[1] = str(int(parts[1]) - 1)
-        renamed[".".join(parts)] = value
-    tables = {
-        "layers.0.blocks.1.attn_mask": torch.zeros(64, 64),
-        "layers.0.blocks.0.attn.relative_coords_table": torch.ones(1),
-    }
-    head = {"head.weight": torch.zeros(1000, 768), "head.bias": torch.zeros(1000)}
-    return {"model": {**renamed, **tables, **head}}
-
-
 @pytest.mark.slow  # of its true size, as ConvNeXt
 @pytest.mark.parametrize(("form", "side"), [(dict, 256), (microsofts, 192)])
 def test_swinv2_gives_timms_features(tmp_path, form, side):
     theirs = swin_transformer_v2.swinv2_tiny_window8_256(num_classes=0, strict_img_size=False).eval()
     encoder, _ = loaded(tmp_path, "swinv2_tiny", form(random_state(theirs)))
     same(encoder, theirs, side)
-
-
-def metas(state):
-    """Meta's form of timm's ConvNeXt."""
-    renamed = {}
-    for key, value in state.items():
-        new = key.replace(".blocks.", ".").replace("conv_dw", "dwconv").replace("mlp.fc", "pwconv")
-        new = new.replace("head.norm", "norm")
-        if new.startswith("stem"):
-            new = new.replace("stem", "downsample_layers.0")
-        elif ".downsample." in new:
-            _, stage, _, rest = new.split(".", 3)
-            new = f"downsample_layers.{stage}.{rest}"
-        renamed[new] = value
-    return {"model": {**renamed, "head.weight": torch.zeros(1000, 768), "head.bias": torch.zeros(1000)}}
 
 
 @pytest.mark.slow
@@ -334,6 +238,12 @@ def test_the_page_names_every_encoder_and_every_form():
         assert f"`{name}`" in page
         for layout in layouts_of(name):
             assert layout.title in page, layout.title
+        (row,) = [line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]] or [
+            ""
+        ]
+        assert bool(row) == bool(layouts_of(name)), name
+        if row:
+            assert row.split("|")[4].strip() == str(EncoderTraits.choices()[name].side), name
 
 
 def test_no_code_of_the_product_can_ask_a_hub_for_weights():

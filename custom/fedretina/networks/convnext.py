@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from fedretina.networks.encoder import Encoder, encoder
-from fedretina.networks.layout import IMAGENET, Fitted, Layout, published
+from fedretina.networks.layout import IMAGENET, TORCHVISION_LICENCE, Fitted, Layout, published
 from fedretina.settings.encoder import ConvNeXtTinyTraits
 
 _WIDTHS = (96, 192, 384, 768)
@@ -82,3 +82,37 @@ def _timms(key: str) -> str:
     key = re.sub(r"^downsample_layers\.(\d+)\.(\d+)", r"stages.\1.downsample.\2", key)
     key = re.sub(r"^stages\.(\d+)\.(\d+)", r"stages.\1.blocks.\2", key)
     return key.replace("dwconv", "conv_dw").replace("pwconv", "mlp.fc")
+
+
+@published(ConvNeXtTinyTraits)
+class TorchvisionConvNeXt(Layout):
+    """torchvision's keys (`features.1.0.block.0.weight`, ...); the same function as timm's."""
+
+    title = "torchvision"
+    pretrained_on = IMAGENET
+    licence = TORCHVISION_LICENCE
+    marks = ("features.0.0.weight", "features.1.0.layer_scale")
+    dropped = ("classifier.2",)
+
+    def homes(self, encoder: Encoder) -> Mapping[str, str]:
+        """See `Layout.homes`."""
+        homes = {"features.0": "stages.0", "classifier.0": "norm"}
+        for stage in range(1, len(encoder.stages)):
+            if stage > 1:
+                homes[f"features.{2 * stage - 2}"] = f"stages.{stage}.downsample"
+            for at, _ in enumerate(encoder.stages[stage].get_submodule("blocks").children()):
+                theirs, ours = f"features.{2 * stage - 1}.{at}", f"stages.{stage}.blocks.{at}"
+                homes |= {f"{theirs}.{name}": f"{ours}.{mine}" for name, mine in _BLOCK.items()}
+        return homes
+
+    def prepare(self, encoder: Encoder, state: Mapping[str, Tensor]) -> Fitted:
+        """See `Layout.prepare`: torchvision's factors of the channels have two more axes of length 1."""
+        return Fitted({key: _flat(value) if key.endswith(_SCALE) else value for key, value in state.items()})
+
+
+_SCALE = "layer_scale"
+_BLOCK = {_SCALE: "gamma", "block.0": "conv_dw", "block.2": "norm", "block.3": "mlp.fc1", "block.5": "mlp.fc2"}
+
+
+def _flat(value: Tensor) -> Tensor:
+    return value.flatten() if value.shape[1:] == (1, 1) else value

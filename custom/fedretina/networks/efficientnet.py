@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from fedretina.networks.encoder import Encoder, encoder
-from fedretina.networks.layout import IMAGENET, Layout, published
+from fedretina.networks.layout import IMAGENET, TORCHVISION_LICENCE, Layout, published
 from fedretina.networks.timm_blocks import TimmBlocks
 from fedretina.settings.encoder import EfficientNetB0Traits, EfficientNetB4Traits
 
@@ -59,7 +59,7 @@ class TorchvisionEfficientNet(Layout):
 
     title = "torchvision"
     pretrained_on = IMAGENET
-    licence = "BSD-3-Clause by torchvision's code; see what the file came with"
+    licence = TORCHVISION_LICENCE
     marks = ("features.0.0.weight", "features.1.0.block.0.0.weight")
     dropped = ("classifier",)
 

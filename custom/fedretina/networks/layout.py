@@ -12,6 +12,7 @@ from fedretina.networks.encoder import Encoder, encoder
 from fedretina.settings.encoder import EncoderTraits, encoder_traits
 
 IMAGENET = "ImageNet-1k, 1.3 million photographs of things; no eyes"
+TORCHVISION_LICENCE = "BSD-3-Clause by torchvision's code; see what the file came with"
 UNKNOWN = "unknown."
 """Prefix of published keys that have no place in the encoder."""
 
@@ -40,6 +41,7 @@ class Layout(ABC):
 
     Attributes:
         title: Whose it is.
+        theirs: What its owner calls the network; None where that is the encoder's name, or nothing asks.
         pretrained_on: What the weights were trained on.
         sets: Names of public sets (readers) among it.
         licence: What their owner says of them.
@@ -48,6 +50,7 @@ class Layout(ABC):
     """
 
     title: ClassVar[str]
+    theirs: ClassVar[str | None] = None
     pretrained_on: ClassVar[str]
     sets: ClassVar[frozenset[str]] = frozenset()
     licence: ClassVar[str]

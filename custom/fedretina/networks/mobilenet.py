@@ -8,7 +8,7 @@ from itertools import groupby
 from torch import nn
 
 from fedretina.networks.encoder import Encoder, encoder
-from fedretina.networks.layout import IMAGENET, Layout, published
+from fedretina.networks.layout import IMAGENET, TORCHVISION_LICENCE, Layout, published
 from fedretina.networks.timm_blocks import TimmBlocks
 from fedretina.settings.encoder import MobileNetV2Traits
 
@@ -41,7 +41,7 @@ class TorchvisionMobileNet(Layout):
 
     title = "torchvision"
     pretrained_on = IMAGENET
-    licence = "BSD-3-Clause by torchvision's code; see what the file came with"
+    licence = TORCHVISION_LICENCE
     marks = ("features.0.0.weight", "features.1.conv.0.0.weight")
     dropped = ("classifier",)
 

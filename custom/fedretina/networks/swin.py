@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from fedretina.errors import TrainingError
 from fedretina.networks.encoder import Encoder, encoder
-from fedretina.networks.layout import IMAGENET, Fitted, Layout, published
+from fedretina.networks.layout import IMAGENET, TORCHVISION_LICENCE, Fitted, Layout, published
 from fedretina.settings.encoder import SwinV2TinyTraits
 
 _WIDTHS = (96, 192, 384, 768)
-_SIDE = 256
+_SIDE = SwinV2TinyTraits.side
 
 
 class SwinStage(nn.Module):
@@ -114,5 +114,51 @@ class SwinV2(Layout):
         return Fitted(found, dropped=tables)
 
 
+@published(SwinV2TinyTraits)
+class TorchvisionSwinV2(Layout):
+    """torchvision's keys of `swin_v2_t` (`features.1.0.attn.qkv.weight`, ...).
+
+    It is the same function as timm's for images of 256 pixels. For others the two may shift and pad their windows
+    otherwise.
+    """
+
+    title = "torchvision"
+    theirs = "swin_v2_t"
+    pretrained_on = IMAGENET
+    licence = TORCHVISION_LICENCE
+    marks = ("features.0.0.weight", "features.1.0.attn.logit_scale")
+    dropped = ("head",)
+
+    def homes(self, encoder: Encoder) -> Mapping[str, str]:
+        """See `Layout.homes`."""
+        last = len(encoder.stages) - 1
+        homes = {"features.0.0": "stages.0.proj", "features.0.2": "stages.0.norm", "norm": f"stages.{last}.norm"}
+        for stage in range(1, last + 1):
+            if stage > 1:
+                homes[f"features.{2 * stage - 2}"] = f"stages.{stage}.layers.downsample"
+            for at, _ in enumerate(encoder.stages[stage].get_submodule("layers.blocks").children()):
+                theirs, ours = f"features.{2 * stage - 1}.{at}", f"stages.{stage}.layers.blocks.{at}"
+                homes |= {theirs: ours, f"{theirs}.mlp.0": f"{ours}.mlp.fc1", f"{theirs}.mlp.3": f"{ours}.mlp.fc2"}
+        return homes
+
+    def prepare(self, encoder: Encoder, state: Mapping[str, Tensor]) -> Fitted:
+        """See `Layout.prepare`: one tensor holds the biases of queries, keys and values, and the keys' are not used."""
+        tables = tuple(key for key in state if key.endswith(_TABLES))
+        found: dict[str, Tensor] = {}
+        for key, value in state.items():
+            if key.endswith(_BIASES) and value.dim() == 1 and value.numel() and value.numel() % 3 == 0:
+                query, _, values = value.chunk(3)
+                found |= {key.replace(_BIASES, ".q_bias"): query, key.replace(_BIASES, ".v_bias"): values}
+            elif key not in tables:
+                found[key] = value
+        return Fitted(found, dropped=tables, notes=(_KEYS, _WINDOWS))
+
+
+_BIASES = ".qkv.bias"
+_KEYS = "the middle third of each qkv.bias is left out: torchvision's network does not use it"
+_WINDOWS = (
+    f"torchvision's own network gives the same features for images of {_SIDE} pixels; for other sizes it may shift and "
+    "pad its windows otherwise than timm's, which is used here"
+)
 _TABLES = ("relative_position_index", "relative_coords_table", "attn_mask")
 _DOWN = re.compile(r"^layers\.(\d+)\.downsample")
