@@ -4,12 +4,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from nvflare.fuel.f3.streaming.stream_utils import callback_thread_pool
 from nvflare.private.defs import TaskConstant
 from nvflare.private.fed.server.server_runner import ServerRunner, ServerRunnerConfig
 
+from fedretina.flare import many_sites
 from fedretina.flare.many_sites import Places, ask_seldom, take_answers_of
 
 SITES = 70
@@ -32,12 +34,16 @@ def test_more_answers_than_flare_has_threads_for_are_taken_at_the_same_moment():
 
 def test_few_messages_pass_at_once_and_all_of_them_in_the_end():
     places, passing, most, lock = Places(3, patience_s=60.0), set(), [], threading.Lock()
+    full = threading.Event()
 
     def pass_through(site):
         with places.of(site):
             with lock:
                 passing.add(site)
                 most.append(len(passing))
+                if len(passing) == 3:
+                    full.set()
+            full.wait(60.0)  # the first two wait for the third, however late its thread begins
             time.sleep(0.01)
             with lock:
                 passing.remove(site)
@@ -50,39 +56,63 @@ def test_few_messages_pass_at_once_and_all_of_them_in_the_end():
     assert (len(most), max(most)) == (20, 3)
 
 
-def waits(places, site):
-    """Whether a site has no place within a fifth of a second; one that it gets then it keeps."""
+@pytest.fixture
+def clock(monkeypatch):
+    """Stands still until `now` is set, and counts how often it is looked at."""
+    found = SimpleNamespace(now=100.0, looks=0)
+
+    def monotonic():
+        now = found.now
+        found.looks += 1
+        return now
+
+    monkeypatch.setattr(many_sites, "time", SimpleNamespace(monotonic=monotonic))
+    return found
+
+
+def asks(places, site):
+    """A thread in which a site asks for a place."""
     thread = threading.Thread(target=places.take, args=(site,), daemon=True)
     thread.start()
-    thread.join(0.2)
+    return thread
+
+
+def waits(thread, clock):
+    """Whether a site still has no place once it has looked at the clock some more: twice each time that it tries."""
+    enough = clock.looks + 8
+    while thread.is_alive() and clock.looks < enough:
+        thread.join(0.01)
     return thread.is_alive()
 
 
-def test_a_slow_line_keeps_nobody_waiting_until_it_is_fast():
-    places = Places(1, patience_s=0.4)
+def test_a_slow_line_keeps_nobody_waiting_until_it_is_fast(clock):
+    places = Places(1, patience_s=0.25)
     places.take("slow")
     places.take("slow")  # its next message, beside the first
-    assert waits(places, "other")
-    time.sleep(0.5)  # nothing comes from the slow one, which is gone perhaps
-    assert not waits(places, "third" if waits(places, "other") else "other")
-    assert not waits(places, "slow")
-    places.go_on("slow")
-    places.go_on("slow")
+    other = asks(places, "other")
+    assert waits(other, clock)
+    clock.now += 0.5  # nothing comes from the slow one, which is gone perhaps
+    assert not waits(other, clock)
+    third = asks(places, "third")
+    assert waits(third, clock)  # the other has the place
+    places.leave("slow")
+    assert not waits(asks(places, "slow"), clock)
     places.leave("other")
+    assert not waits(third, clock)
+    places.go_on("slow")
     places.leave("third")
-    assert waits(places, "fourth")
+    assert waits(asks(places, "fourth"), clock)
 
 
-def test_a_message_that_goes_on_keeps_its_place_and_nobody_waits_for_ever():
-    places = Places(1, patience_s=0.3, longest_s=1.0)
+def test_a_message_that_goes_on_keeps_its_place_and_nobody_waits_for_ever(clock):
+    places = Places(1, patience_s=0.25, longest_s=1.0)
     places.take("steady")
-    until, waiting = time.monotonic() + 0.8, waits(places, "other")
-    while time.monotonic() < until and waiting:
+    other = asks(places, "other")
+    for _ in range(4):
+        assert waits(other, clock)  # for 0.75 s
+        clock.now += 0.25
         places.go_on("steady")
-        time.sleep(0.02)
-        waiting = "other" not in places._heard
-    assert waiting  # for 0.8 s
-    time.sleep(0.4)
+    assert not waits(other, clock)
     places.go_on("never seen")
     assert set(places._heard) == {"steady", "other"}
 
