@@ -14,6 +14,7 @@ import psutil
 CEILING_S = 600.0
 """How long a test waits for an event of a federation. A machine may be slow; only what has stopped takes so long."""
 _TAIL, _STACKS = 3_000, 12_000
+_LAST_WORDS_S = 60.0  # how long an aborted process has to write its stacks and to end
 
 
 def standing(processes: Iterable[psutil.Process], logs: Sequence[Path], folder: Path) -> str:
@@ -46,7 +47,17 @@ def standing(processes: Iterable[psutil.Process], logs: Sequence[Path], folder: 
         with suppress(psutil.Error):
             process.resume()  # a frozen one prints nothing
             process.send_signal(signal.SIGABRT)
-    time.sleep(2)  # for the stacks to be written
+    until = time.monotonic() + _LAST_WORDS_S
+    while any(_alive(process) for process in held) and time.monotonic() < until:
+        time.sleep(0.05)
     for path, size in sizes.items():
         told.append(f"--- stacks in {path}\n{path.read_bytes()[size:].decode(errors='replace')[:_STACKS]}")
     return "\n".join(told)
+
+
+def _alive(process: psutil.Process) -> bool:
+    """Not `psutil.wait_procs`, which takes the status of a child that its test still asks for."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -7,11 +7,16 @@ import sys
 import psutil
 from standing import CEILING_S, standing
 
-STUCK = f"""
+STUCK = """
+import signal
 import time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGABRT})
 def stuck_here():
     print("up", flush=True)
-    time.sleep({CEILING_S})
+    while not signal.sigpending():
+        time.sleep(0.05)
+    time.sleep(3)  # as where it has no core for so long
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGABRT})
 stuck_here()
 """
 
