@@ -198,6 +198,15 @@ def test_a_full_disk_leaves_the_old_cache(root, tmp_path, monkeypatch):
     assert np.array_equal(build_cache(NAMES, root, SETTINGS, folder, "refuse").images, old.images)
 
 
+def forked(run, *arguments):
+    """A child that pytest ends with its own process."""
+    import monai.transforms  # noqa: F401  # or each child imports it, which takes a busy machine a minute
+
+    child = multiprocessing.get_context("fork").Process(target=run, args=arguments, daemon=True)
+    child.start()
+    return child
+
+
 def _build_and_die(root, folder, row):
     from fedretina.data.modalities.fundus import Fundus
 
@@ -223,9 +232,8 @@ def test_a_kill_leaves_the_old_cache_and_its_rest_is_swept(root, tmp_path):
     folder = tmp_path / "c"
     build_cache(NAMES[:3], root, SETTINGS, folder, "refuse")
     index = (folder / "index.json").read_bytes()
-    child = multiprocessing.get_context("fork").Process(target=_build_and_die, args=(root, folder, 3))
-    child.start()
-    child.join(60)
+    child = forked(_build_and_die, root, folder, 3)
+    child.join()
     assert child.exitcode == 9
     assert (folder / "index.json").read_bytes() == index
     assert len(list(folder.glob("*.tmp"))) == 1
@@ -256,12 +264,9 @@ def _build_slowly(root, folder, log):
 
 
 def test_two_processes_compute_each_image_once(root, tmp_path):
-    context = multiprocessing.get_context("fork")
-    jobs = [context.Process(target=_build_slowly, args=(root, tmp_path / "c", tmp_path / "log")) for _ in range(2)]
+    jobs = [forked(_build_slowly, root, tmp_path / "c", tmp_path / "log") for _ in range(2)]
     for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join(60)
+        job.join()
     assert [job.exitcode for job in jobs] == [0, 0]
     assert sorted((tmp_path / "log").read_text().split()) == NAMES
 
