@@ -57,12 +57,15 @@ def result(
     Args:
         title: Heading of its section.
         compared: Sentence that says what is compared with what.
-        cases: Repeats by case and figure; a figure's name ends with its unit.
+        cases: Repeats by case and figure; a figure's name ends with its unit. One without repeats is left out: what it
+            counts was over before it was looked at.
         goal: The target, or None where none was set.
         settings: Plain values that the figures depend on.
         notes: Sentences that a reader needs beside the figures.
     """
-    figures = {case: {name: spread(values) for name, values in found.items()} for case, found in cases.items()}
+    figures = {
+        case: {name: spread(values) for name, values in found.items() if values} for case, found in cases.items()
+    }
     return {
         "title": title,
         "compared": compared,

@@ -44,7 +44,7 @@ class Cost(NamedTuple):
         relay_cpu: Those of the server's lasting process, which all connections end in.
         sites_cpu: Those of the process that stands for the sites.
         peak: Most memory that the job's process held, in MB, file pages that it had mapped among it.
-        begun: What it held before the first round.
+        begun: What it held before the first round; 0 where that had begun at the first look.
         relay_peak: Most memory that the server's lasting process held.
         bytes: Bytes of an update.
     """
@@ -88,7 +88,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
             f"{sites} sites": {
                 _RATIO: [(cost.peak + cost.relay_peak) / (few.peak + few.relay_peak)],
                 PEAK: [cost.peak],
-                "of it before the first round, MB": [cost.begun],
+                "of it before the first round, MB": [cost.begun] if cost.begun else [],
                 RELAY_PEAK: [cost.relay_peak],
                 "s a round": cost.seconds[1:],
                 JOB: cost.job_cpu,
@@ -159,14 +159,18 @@ def _followed(federation: LocalFederation, echo: subprocess.Popen[bytes], rounds
         job = job or _job(federation)
         if job is None:
             continue
-        if not job.is_running():
-            raise RuntimeError(f"the server's process of the job has ended; the last of its log:\n{text[-3000:]}")
-        peak, relay_peak = max(peak, _peak_mb(job.pid)), max(relay_peak, _peak_mb(job.ppid()))
-        if "train-0000: begun" not in text:
-            begun = peak
-        ended = len(round_times(text))
-        if ended not in marks:
-            marks[ended] = _cpu(job, echo)
+        try:
+            peak, relay_peak = max(peak, _peak_mb(job.pid)), max(relay_peak, _peak_mb(job.ppid()))
+            if "train-0000: begun" not in text:
+                begun = peak
+            ended = len(round_times(text))
+            if ended not in marks:
+                marks[ended] = _cpu(job, echo)
+        except psutil.NoSuchProcess as error:
+            if done.exists():  # it ended well since the last look
+                break
+            said = f"the server's process of the job has ended; the last of its log:\n{text[-3000:]}"
+            raise RuntimeError(said) from error
     times = round_times(_log(federation) or text)
     if sorted(times) != list(range(rounds)):
         raise RuntimeError(f"the server's log holds {len(times)} of {rounds} rounds.")

@@ -125,20 +125,20 @@ def _rounds(job: Path, scratch: Path, sites: int, rounds: int, site_file: Path) 
 
 
 def _followed(process: subprocess.Popen[bytes], log: Path) -> list[float]:
-    """Wait for a job, and count the CPU seconds of its processes from the end of each round to that of the next."""
-    until, found, before = time.monotonic() + _TIMEOUT_S, list[float](), dict[int, float]()
-    seen = 0
+    """Wait for a job, and count the CPU seconds of its processes from the end of each round to that of the next.
+
+    A round whose end, or whose predecessor's, came and went between two looks is not counted.
+    """
+    until, marks = time.monotonic() + _TIMEOUT_S, dict[int, dict[int, float]]()
     while process.poll() is None:
         if time.monotonic() > until:
             raise RuntimeError(f"the job did not end in {_TIMEOUT_S:.0f} s.")
         time.sleep(0.05)
         ended = len(round_times(log.read_text(encoding="utf-8"))) if log.exists() else 0
-        if ended != seen:
-            now = cpu_seconds(process.pid)
-            if seen:
-                found.append(sum(seconds - before.get(number, 0.0) for number, seconds in now.items()))
-            seen, before = ended, now
-    return found
+        if ended not in marks:
+            marks[ended] = cpu_seconds(process.pid)
+    steps = [(marks[number], marks[number + 1]) for number in marks if number and number + 1 in marks]
+    return [sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items()) for before, after in steps]
 
 
 def cpu_seconds(pid: int) -> dict[int, float]:

@@ -182,7 +182,7 @@ def _many_sites(many: dict[str, Any]) -> list[str]:
     cases = {
         int(case.split()[0]): {name: one["median"] for name, one in f.items()} for case, f in many["cases"].items()
     }
-    names = list(next(iter(cases.values())))
+    names = [name for name in next(iter(cases.values())) if all(name in one for one in cases.values())]
     lines = ["## Many sites", "", _MANY_HEAD, f"| | {' | '.join(f'{sites} sites' for sites in cases)} |"]
     lines += [f"|---|{'---:|' * len(cases)}"]
     lines += [f"| {name} | {' | '.join(number(cases[sites][name]) for sites in cases)} |" for name in names]
