@@ -88,7 +88,7 @@ def approve(kit):
 
 
 def _later():
-    return datetime.now(UTC).date()
+    return datetime.now(UTC).date() + timedelta(days=1)  # midnight may come before it is looked at
 
 
 @pytest.mark.attack(
@@ -130,12 +130,12 @@ def test_an_approval_that_ends_in_mid_run_is_asked_for_again(kit, host, context,
     approve(kit)
     assert ask(host, context).get_return_code() == "OK"
 
-    class Tomorrow(datetime):
+    class DayAfterTomorrow(datetime):
         @classmethod
         def now(cls, tz=None):
-            return datetime.now(tz) + timedelta(days=1)
+            return datetime.now(tz) + timedelta(days=2)
 
-    monkeypatch.setattr("fedretina.kit.approvals.datetime", Tomorrow)
+    monkeypatch.setattr("fedretina.kit.approvals.datetime", DayAfterTomorrow)
     assert ask(host, context).get_return_code() == WAITS
     assert host.opened == 1
     assert WaitingPlans(kit).find("spring").asks

@@ -1,17 +1,18 @@
 """A site's list of approvals: what a decision covers, when it ends, and that only the site's own key makes one."""
 
 import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from signed_kit import write_kit
 
 from fedretina.errors import NotFoundError, SettingsError
+from fedretina.kit import approvals
 from fedretina.kit.approvals import Approvals, AskedPlan
 from fedretina.settings.experiment import Experiment
 
-TODAY = datetime.now(UTC).date()
-LATER = TODAY + timedelta(days=30)
+LATER = datetime.now(UTC).date() + timedelta(days=30)
 LEAD = "lead@consortium.example"
 WORDS = {"row": "feduaa", "phases": [{"name": "train", "rounds": 3}]}
 
@@ -47,12 +48,15 @@ def test_a_yes_is_for_one_run_of_one_plan(held):
         assert held.state(other).state == "waiting", other
 
 
-def test_a_yes_ends_with_its_last_day(held):
-    approve(held, asked(), TODAY)
-    assert held.state(asked(), TODAY).state == "approved"
-    assert held.state(asked(), TODAY + timedelta(days=1)).state == "ended"
+def test_a_yes_ends_with_its_last_day(held, monkeypatch):
+    now, a_day = datetime.now(UTC), timedelta(days=1)
+    monkeypatch.setattr(approvals, "datetime", SimpleNamespace(now=lambda zone: now))  # midnight does not come between
+    today = now.date()
+    approve(held, asked(), today)
+    assert held.state(asked()).state == held.state(asked(), today).state == "approved"
+    assert held.state(asked(), today + a_day).state == "ended"
     with pytest.raises(SettingsError, match="today or later"):
-        approve(held, asked(), date(2020, 1, 1))
+        approve(held, asked(), today - a_day)
 
 
 def test_a_no_and_a_withdrawal_hold_until_somebody_says_yes_again(held):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
@@ -14,8 +15,8 @@ from fedretina.cli import main
 from fedretina.errors import AdminError, NotFoundError
 from fedretina.flare.job_store import ABANDONED, abandon, begun_jobs, job_store, obstacle
 
-ID = "11111111-2222-3333-4444-555555555555"
-SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+ID = str(uuid4())  # another test process's jobs run on the same machine
+HELD = "import sys; print('up', flush=True); sys.stdin.read()"
 
 
 @pytest.fixture
@@ -45,7 +46,8 @@ def store_job(tmp_path, job_id=ID, status="RUNNING", **meta):
 
 
 def flare_process(*words):
-    process = subprocess.Popen([sys.executable, "-c", SLEEP, *map(str, words)], stdout=subprocess.PIPE)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", HELD, *map(str, words)], **pipes)
     assert process.stdout.readline() == b"up\n"
     return process
 
@@ -138,7 +140,7 @@ def test_the_command_shows_first_and_does_it_when_told(kit, tmp_path):
 
 
 def test_the_command_does_not_touch_a_job_that_runs(kit, tmp_path):
-    store_job(tmp_path, start_time=datetime.fromtimestamp(time.time() + 60, UTC).isoformat())
+    store_job(tmp_path, start_time=datetime.fromtimestamp(time.time() + 3600, UTC).isoformat())
     process = flare_process("nvflare.private.fed.app.server.server_train", "-m", kit)
     try:
         refused = repair(kit, "--yes")

@@ -169,7 +169,7 @@ def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_t
     monkeypatch.setattr(module, "_RETRY_S", (0.1, 0.2))
     caplog.set_level("INFO", module.__name__)
     (tmp_path / "fhir").mkdir()
-    _, port = served(archive.port, quiet_s=0.5, tls=identities["model"], fhir=tmp_path / "fhir")
+    _, port = served(archive.port, quiet_s=3600, tls=identities["model"], fhir=tmp_path / "fhir")
     nobody = ssl.create_default_context(cafile=identities["archive"].authority)
     silent = socket.create_connection(("127.0.0.1", port))
     for at, path in enumerate(pictures(hospital, tmp_path / "in", 2)):
@@ -180,6 +180,8 @@ def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_t
             assert store(port, path, tls=stranger.context(False)) is None
         assert store(port, path, tls=identities["archive"].context(False)) == 0
     silent.close()
+    for path in (tmp_path / "queue" / "waiting").rglob("*.dcm"):
+        os.utime(path, (time.time() - 3600,) * 2)
     until(lambda: not list((tmp_path / "queue" / "waiting").iterdir()), "the queue is empty")
     kinds = [one.SOPClassUID for one in archive.taken]
     assert sorted(kinds) == sorted([EncapsulatedPDFStorage, ComprehensiveSRStorage] * 2)
