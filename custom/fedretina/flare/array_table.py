@@ -1,9 +1,9 @@
-"""What the arrays of a message are and where each lies among the message's bytes, as a peer is told it."""
+"""What the arrays of a message are, where each lies among the message's bytes, and where these lie in memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,3 +107,32 @@ class Table:
             buffer[begin : begin + form.size].view(form.dtype).reshape(form.shape).view(PlainArray)
             for form, begin in zip(self.forms, self.begins, strict=True)
         ]
+
+
+def joined(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Parts of bytes, uint8; those that follow one another in one buffer as one."""
+    last: np.ndarray | None = None
+    for part in parts:
+        root = root_of(part)
+        follows = last is not None and root_of(last) is root and address_of(last) + last.size == address_of(part)
+        if last is not None and follows and root.flags.c_contiguous:
+            whole, begin = root.reshape(-1).view(np.uint8), address_of(last) - address_of(root)
+            last = whole[begin : begin + last.size + part.size]
+            continue
+        if last is not None:
+            yield last
+        last = part
+    if last is not None:
+        yield last
+
+
+def root_of(array: np.ndarray) -> np.ndarray:
+    """The array whose memory another one shows, or itself."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where its first byte lies in memory."""
+    return int(array.__array_interface__["data"][0])

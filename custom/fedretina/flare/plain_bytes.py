@@ -19,9 +19,8 @@ import json
 import logging
 import threading
 import time
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -49,7 +48,7 @@ from nvflare.fuel.utils.fobs import fobs as registry
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager, DatumType
 
 from fedretina.errors import RefusedError, SettingsError
-from fedretina.flare.array_table import TYPES, Form, PlainArray, Table
+from fedretina.flare.array_table import TYPES, Form, PlainArray, Table, address_of, joined, root_of
 from fedretina.flare.handover import WORTH_A_FILE, Filling, Handover
 from fedretina.flare.many_sites import Places
 from fedretina.flare.slow_lines import wait_for_slow_lines, wait_while_fetched
@@ -65,6 +64,7 @@ _CHUNK = 16 * 2**20
 _LARGEST = 8 * 2**30  # before the network is known: the first order
 _AT_ONCE = 3  # messages of one site: an answer, the same once more, and one that is given up
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
+_REPLY_S = 60.0  # how long a receiver that asks for nothing more may take to reply
 _LET_GO_S = 10.0
 _AT = "at"
 _LEAVING, _ARRIVED = "fedretina_leaving", "fedretina_arrived"
@@ -163,12 +163,12 @@ def lying(arrays: Mapping[str, np.ndarray]) -> tuple[Path, dict[str, int]] | Non
     """The file that arrays came into, all of them, and where each begins in it; None where there is no such file."""
     if not all(isinstance(one, PlainArray) and one.flags.c_contiguous for one in arrays.values()):
         return None  # of a peer that speaks FLARE's own form, or a list of numbers in an array's place
-    roots = {id(root): root for root in map(_root, arrays.values())}
+    roots = {id(root): root for root in map(root_of, arrays.values())}
     if len(roots) != 1:
         return None
     (root,) = roots.values()
     path = Handover.path(root)
-    return None if path is None else (path, {key: _address(one) - _address(root) for key, one in arrays.items()})
+    return None if path is None else (path, {key: address_of(one) - address_of(root) for key, one in arrays.items()})
 
 
 class PlainDecomposer(fobs.Decomposer):
@@ -189,7 +189,7 @@ class PlainDecomposer(fobs.Decomposer):
         self.garbage: CollectByBytes | None = None
         self.places = Places()
         self._fetching: Counter[str] = Counter()
-        self._offered: weakref.WeakSet[Leaving] = weakref.WeakSet()
+        self._offered: list[Leaving] = []
         self._lock = threading.Lock()
         self.be_site()
 
@@ -232,17 +232,17 @@ class PlainDecomposer(fobs.Decomposer):
         cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING], self._note, places)
         timeout = get_positive_float_var(STREAMING_IDLE_TIMEOUT, DEFAULT_STREAMING_IDLE_TIMEOUT)
         receivers = context.get(fobs.FOBSContextKey.NUM_RECEIVERS) or 1
-        with self._lock:
-            self._offered.add(leaving)
         wait_while_fetched(cell, self.passing)
         ref = ObjectDownloader(cell=cell, timeout=timeout, num_receivers=receivers).add_object(leaving)
+        with self._lock:
+            self._offered = [one for one in self._offered if one.held or one.passing] + [leaving]
         words = {"from": cell.get_fqcn(), "ref": ref, "arrays": leaving.table.words()}
         if self.handover is not None and (file := leaving.file) is not None:
             words |= {"here": self.handover.here, "file": file}
         manager.add_datum(Datum(DatumType.TEXT, json.dumps(words), dot=DOT))
 
     def passing(self) -> bool:
-        """Whether any arrays that this process has offered are being fetched."""
+        """Whether any arrays that this process has offered are being fetched, or a reply to them may be on its way."""
         with self._lock:
             return any(leaving.passing for leaving in self._offered)
 
@@ -366,6 +366,7 @@ class Leaving(Downloadable):
 
     Attributes:
         table: Where each array lies among them.
+        held: Whether FLARE still has them to be fetched.
 
     Args:
         arrays: In the order of the message.
@@ -378,25 +379,25 @@ class Leaving(Downloadable):
     ) -> None:
         super().__init__(None)
         self._note, self._places = note, places
-        self._asked: float | None = None
-        self.table = Table.of(arrays)
-        self._runs = list(_joined(self.table.parts(arrays)))
+        self._until = 0.0
+        self.held, self.table = True, Table.of(arrays)
+        self._runs = list(joined(self.table.parts(arrays)))
 
     @property
     def file(self) -> str | None:
         """Name of the file that holds these bytes and nothing else; None where there is none."""
-        root = _root(self._runs[0]) if len(self._runs) == 1 else None
+        root = root_of(self._runs[0]) if len(self._runs) == 1 else None
         return Handover.name(root) if root is not None and root.size == self.table.size else None
 
     @property
     def passing(self) -> bool:
-        """Whether a chunk was asked for in the time that one may take, and not yet the end."""
-        return self._asked is not None and time.monotonic() - self._asked < _REQUEST_S
+        """Whether a chunk was asked for in the time that one may take, or the end in that of a reply."""
+        return time.monotonic() < self._until
 
     def produce(self, state: Any, requester: str) -> tuple[str, Any, dict[str, int]]:
         """The next chunk, and the place behind it."""
         begin = int(state.get(_AT, 0)) if state else 0
-        self._asked = time.monotonic() if 0 <= begin < self.table.size else None
+        self._until = time.monotonic() + (_REQUEST_S if 0 <= begin < self.table.size else _REPLY_S)
         if self._places is not None and self.table.size >= WORTH_A_FILE:
             if begin <= 0:
                 self._places.take(_site(requester))
@@ -416,35 +417,9 @@ class Leaving(Downloadable):
         return ProduceRC.OK, pieces[0] if len(pieces) == 1 else b"".join(pieces), {_AT: end}
 
     def release(self) -> None:
-        """Let go of the arrays."""
-        self._runs, self._asked = [], None
-
-
-def _joined(parts: Iterable[np.ndarray]) -> Iterable[np.ndarray]:
-    """Parts of bytes; those that follow one another in one buffer as one."""
-    last: np.ndarray | None = None
-    for part in parts:
-        root = _root(part)
-        follows = last is not None and _root(last) is root and _address(last) + last.size == _address(part)
-        if last is not None and follows and root.flags.c_contiguous:
-            whole, begin = root.reshape(-1).view(np.uint8), _address(last) - _address(root)
-            last = whole[begin : begin + last.size + part.size]
-            continue
-        if last is not None:
-            yield last
-        last = part
-    if last is not None:
-        yield last
-
-
-def _root(array: np.ndarray) -> np.ndarray:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
+        """Let go of the arrays, of which no more is fetched."""
+        self._runs, self.held = [], False
+        self._until = min(self._until, time.monotonic() + _REPLY_S)
 
 
 class Arriving(Consumer):

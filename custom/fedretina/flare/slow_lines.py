@@ -42,11 +42,12 @@ def wait_while_fetched(cell: Cell, passing: Callable[[], bool]) -> None:
     """Have a cell's requests wait for their reply as long as the arrays that they brought are being fetched.
 
     FLARE gives a site's answer up after 300 s, however its bytes get on, and sends all of it anew beside the first:
-    over a slow line a large one would never arrive. Now the 300 s begin again as long as something moves.
+    over a slow line a large one would never arrive. Now the 300 s begin again as long as something moves, and once more
+    where the last byte has just gone: the reply follows it.
 
     Args:
         cell: The sender's; told once.
-        passing: Whether any arrays are being fetched.
+        passing: Whether any arrays are being fetched, or were to their end a moment ago.
     """
     if "_send_one_request" in vars(cell):
         return
