@@ -194,6 +194,21 @@ def test_a_server_with_the_sites_key_is_stopped_before_a_round(begun, tiny, tmp_
     assert not list(tmp_path.rglob("train-*"))
 
 
+def test_a_server_whose_weights_file_is_another_than_the_jobs_or_that_names_none_asks_nobody(begun, tiny, tmp_path):
+    file = tmp_path / "of-a-patient.safetensors"
+    file.write_bytes(b"another file")
+    experiment = tiny(run="spring", network={"weights": {"source": "file", "sha256": 64 * "a"}})
+    for settings, said in (
+        ({}, "set weights_file in this end's own settings to a copy of it."),
+        ({"weights_file": file}, f"is not the expected one, whose sha256 is {64 * 'a'}: fetch that one"),
+    ):
+        controller, (why,) = begun(experiment, **settings)
+        assert said in why
+        assert file.name not in why
+        assert controller.asked == 0
+    assert not list(tmp_path.rglob("train-*"))
+
+
 @pytest.mark.attack(
     "an accident", "the message that the run is over is lost on its way to a site", "the site is told until it answers"
 )

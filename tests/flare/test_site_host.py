@@ -1,5 +1,6 @@
 """What a site writes for those who watch it, with a hospital whose names are easy to find again; no FLARE process."""
 
+import hashlib
 import json
 import re
 import sys
@@ -22,6 +23,7 @@ from fedretina.local.supervised import require_a_batch
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteSettings, TrackingSettings, read_site_settings
 from fedretina.settings.training import TrainingSettings
 from fedretina.tracking.tracker import Tracker
@@ -122,21 +124,27 @@ def test_log_lines_say_where_and_what_and_name_no_file_path_or_patient(hospital,
         assert word not in written
 
 
-def refused_at_once(hospital, policy, experiment):
-    """Why a site of this policy refuses a run's first order; no image was read for it."""
+def refused(hospital, setting, experiment):
+    """Why a site with one setting more refuses a run's first order."""
     site_file = hospital / "site.yaml"
-    site_file.write_text(site_file.read_text() + f"policy: {policy}\n")
+    site_file.write_text(f"{site_file.read_text()}{setting}\n")
     parts = partition_of(experiment, build_on_meta(experiment.network, experiment.head_width or 2))
     order = Order("train", Stamp("spring", "train", 0, 0, experiment.digest(parts)), None, None)
     host = executor.SiteHost("experiment.yaml")
     reply = host.handle(pack_order(order, {}), Context(), lambda: False)
     host.close()
-    assert not (hospital / "runs" / "cache").exists()
     return why(reply)
 
 
+def refused_at_once(hospital, setting, experiment):
+    """The same, of a site that has read no image for it."""
+    found = refused(hospital, setting, experiment)
+    assert not (hospital / "runs" / "cache").exists()
+    return found
+
+
 def test_a_run_that_sends_what_the_policy_stops_is_refused_before_an_image_is_read(hospital):
-    found = refused_at_once(hospital, "{kinds: [sums]}", Experiment.resolve(WORDS))
+    found = refused_at_once(hospital, "policy: {kinds: [sums]}", Experiment.resolve(WORDS))
     assert found.startswith("this site's own policy lets no encoder pass, which this run sends: ")
     assert "name all that is sent (encoder)" in found
 
@@ -146,8 +154,28 @@ def test_a_head_that_leaves_encrypted_and_a_policy_that_rounds_are_refused_befor
 ):
     sealed = Experiment.resolve({**WORDS, "grades": 5, "exchange": {"personal": "nothing", "encrypt": "head"}})
     monkeypatch.setattr(executor, "load_experiment", lambda *_: sealed)
-    found = refused_at_once(hospital, "{kinds: [encoder, norm, head], mantissa_bits: 10}", sealed)
+    found = refused_at_once(hospital, "policy: {kinds: [encoder, norm, head], mantissa_bits: 10}", sealed)
     assert "this run's head leaves encrypted (exchange.encrypt)" in found
+
+
+def test_a_site_whose_weights_file_is_another_than_the_jobs_or_that_names_none_has_no_part(
+    hospital, monkeypatch, caplog
+):
+    """The server: test_controller_stops.py. Ends that have the right one: test_weights_file.py."""
+    words = merged(WORDS, {"network": {"weights": {"source": "file", "sha256": 64 * "a"}}})
+    experiment = Experiment.resolve(words)
+    monkeypatch.setattr(executor, "load_experiment", lambda *_: experiment)
+    said = refused_at_once(hospital, "", experiment)
+    assert said.endswith(f" with sha256 {64 * 'a'}: set weights_file in this end's own settings to a copy of it.")
+    (hospital / "tell-tale.safetensors").write_bytes(b"another file")
+    said = refused(hospital, "weights_file: tell-tale.safetensors", experiment)
+    assert said == (
+        f"the file of pre-trained weights is not the expected one, whose sha256 is {64 * 'a'}: fetch that one, or "
+        "correct the digest."
+    )
+    found = hashlib.sha256(b"another file").hexdigest()
+    assert f"has sha256 {found}, but {64 * 'a'} was expected" in caplog.text  # the site's own log has it whole
+    assert not list((hospital / "runs" / "spring").rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("unfit", ["grades", "classes", "sums"])

@@ -171,6 +171,9 @@ def read_weights(file: Path, sha256: str | None = None) -> WeightsFile:
                 raise SettingsError(
                     f"The file of pre-trained weights has sha256 {found}, but {sha256} was expected; fetch the right "
                     "file or correct the digest."
+                ).telling(
+                    f"the file of pre-trained weights is not the expected one, whose sha256 is {sha256}: fetch that "
+                    "one, or correct the digest."
                 )
             opened.seek(0)
             content, header = _unpacked(opened, file.suffix)

@@ -218,10 +218,11 @@ class Experiment(BaseModel):
         if weights.source != "file":
             return self
         if path is None:
-            raise SettingsError(
-                f"the job starts from a weights file with sha256 {str(weights.sha256)[:12]}...: "
-                "set weights_file in this site's settings to a copy of it."
+            said = (
+                f"the job starts from a weights file with sha256 {weights.sha256}: set weights_file in this end's own "
+                "settings to a copy of it."
             )
+            raise SettingsError(said).telling(said)  # the digest is the job's
         chosen = weights.model_copy(update={"file": path})
         return self.model_copy(update={"network": self.network.model_copy(update={"weights": chosen})})
 
