@@ -152,7 +152,11 @@ class Simulation:
 
 
 def run_oracle(
-    root: Path, words: Mapping[str, Any], sites: Sequence[str], promise: Mapping[str, Any] | None = None
+    root: Path,
+    words: Mapping[str, Any],
+    sites: Sequence[str],
+    promise: Mapping[str, Any] | None = None,
+    weights: Path | None = None,
 ) -> dict[str, Any]:
     """Results of the plain loop over the same phantom sites, less the run's name; its files lie under root / oracle."""
     from fedretina.data.site_data import load_site_data
@@ -160,7 +164,7 @@ def run_oracle(
     from fedretina.settings.experiment import Experiment
     from fedretina.settings.site import SiteDataSettings
 
-    experiment = Experiment.resolve(words)
+    experiment = Experiment.resolve(words).with_weights_file(weights)
     settings = SiteDataSettings.model_validate({"phantom_images": experiment.phantom_images, "promise": promise})
     data = {
         site: load_site_data(site, settings, experiment.images, experiment.seed, root / "cache" / site)

@@ -80,7 +80,7 @@ def test_a_frame_that_is_too_long_does_not_come_in(wire):
 
 
 def test_sums_pass_an_end_with_keys_under_encryption_alone(tiny, tmp_path, monkeypatch):
-    """At the site and at the server; a run over FLARE without keys: tests/flare/test_covering_rows.py."""
+    """At the site and at the server; a run over FLARE without keys: tests/flare/test_weights_file.py."""
     pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
     experiment = tiny(row="analytic", phases=[{"name": "sums", "sums": {"features": 8}}])
     monkeypatch.setattr(whitelist_filter, "load_experiment", lambda *_: experiment)
