@@ -31,7 +31,10 @@ from fedretina.settings.site import SiteDataSettings
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-ONE_FEDERATION = ("test_proxy", "test_federation", "test_hostile_jobs", "test_intruders", "test_retention")
+ONE_FEDERATION = (
+    *("test_proxy", "test_federation", "test_encrypted"),
+    *("test_hostile_jobs", "test_intruders", "test_retention"),
+)
 """Files that share one federation (tests/provisioned/conftest.py)."""
 LONGEST = (*ONE_FEDERATION, "test_faults", "test_admin_commands")
 """Files that begin first, so that no process is left with one of them alone at the end."""

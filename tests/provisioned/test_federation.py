@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from credentials import expire
 from hospital import SECRETS
@@ -27,19 +26,16 @@ from federation import (
     processes_of,
     wait_for,
 )
-from fedretina.analytic.sums import total
 from fedretina.data.site_data import load_site_data
-from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition
 from fedretina.kit.approvals import Approvals, AskedPlan
 from fedretina.kit.startup_kit import open_kit
 from fedretina.kit.waiting_plans import WaitingPlans
-from fedretina.local.heads_from_sums import HeadsFromSums, packed
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.report.text import size
-from fedretina.settings.exchange import ExchangeSettings, Kind
+from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import read_site_settings
 from fedretina.storage import read_tensors
@@ -369,93 +365,6 @@ def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, mo
     ]
     stored = [path.read_bytes() for path in files_below(federation.storage, federation.kit("server"))]
     assert not any(b"Margarete" in data for data in stored)
-
-
-def test_a_head_travels_encrypted_from_a_child_process_and_from_its_parent(federation):
-    pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
-    sites = ("site-1", "site-3")  # five grades each
-    keys = federation.folder / "he-keys"
-    fedretina("kit", "he-keys", keys)
-    privacy = federation.kit("server") / "local" / "privacy.json"
-    before = {
-        path: path.read_text() for path in (privacy, *(federation.hospital(site) / "site.yaml" for site in sites))
-    }
-    words = json.loads(before[privacy])
-    words["scopes"][0]["properties"]["fedretina_server"]["he_keys"] = str(keys / SERVER_FILE)
-    privacy.write_text(json.dumps(words))
-    for site, trainer in zip(sites, ("child", "inline"), strict=True):
-        path = federation.hospital(site) / "site.yaml"
-        own = {"policy": {"kinds": ["encoder", "head"]}, "he_keys": str(keys / SITE_FILE), "trainer": trainer}
-        path.write_text(yaml.safe_dump({**yaml.safe_load(before[path]), **own}))
-    exchange = {"personal": "nothing", "encrypt": "head"}
-    once = [{"name": "train", "rounds": 1}]
-    words = {**WORDS, "phases": once, "grades": 5, "exchange": exchange, "quorum": 2}
-    with federation.session(LEAD) as session:
-        job = session.submit_job(str(export(federation, "sealed", words, sites=sites)))
-        status = ended(session, job)["status"]  # a child imports torch for each of its three answers
-    for path, text in before.items():
-        path.write_text(text)
-    assert status == "FINISHED:COMPLETED", federation.running["site-1"].text()[-4000:]
-    run = federation.storage / "runs" / "sealed" / "server"
-    found = json.loads((run / "results.json").read_text())
-    assert sorted(found["steps"][0]["weights"]) == list(sites)
-    mixed, _ = read_tensors(run / f"{found['chosen']}.safetensors")
-    heads = {key: value for key, value in mixed.items() if key.startswith("head.")}
-    assert heads
-    opens = cipher_for(ExchangeSettings(**exchange), keys / SITE_FILE, private=True)
-    for site in sites:
-        final, _ = read_tensors(federation.hospital(site) / "runs" / "sealed" / site / "final" / "model.safetensors")
-        for key, value in heads.items():
-            assert value.dtype == torch.uint8
-            assert torch.equal(opens.open(key, value, tuple(final[key].shape), final[key].dtype), final[key])
-        lines = Ledger(federation.hospital(site) / "runs" / "sealed" / site / "ledger.jsonl").lines()
-        assert [line["tensors"].get("head", 0) for line in lines] == [len(heads), 0, 0]
-        sealed = sum(value.numel() for value in heads.values())
-        assert lines[0]["bytes"] == found["steps"][0]["bytes_up"][site] > sealed
-
-
-def test_heads_from_sums_are_encrypted_where_there_are_keys(federation):
-    """Sums in the clear: tests/flare/test_covering_rows.py."""
-    pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
-    sites = ("site-1", "site-3")
-    grades = [f"grade-called-{grade}" for grade in range(5)]
-    words = {**WORDS, **IN_FLOAT32, "row": "analytic", "quorum": 2, "classes": grades, "training": {"threads": 1}}
-    words |= {"phases": [{"name": "sums", "sums": {"features": 32}}], "network": {"encoder": "few_blocks"}}
-    experiment, data = Experiment.resolve(words), {}
-    keys = federation.folder / "keys-of-sums"
-    fedretina("kit", "he-keys", keys)
-    privacy = federation.kit("server") / "local" / "privacy.json"
-    files = {site: federation.hospital(site) / "site.yaml" for site in sites}
-    before = {path: path.read_text() for path in (privacy, *files.values())}
-    for site, path in files.items():
-        found = read_site_settings({"fedretina": {"site_file": path}}, site, federation.folder)
-        cache = federation.folder / "cache" / site
-        data[site] = load_site_data(site, found.data, experiment.images, experiment.seed, cache)
-        policy = {"kinds": ["sums"], "small_grades_when_encrypted": site == "site-1"}
-        own = {"policy": policy, "he_keys": str(keys / SITE_FILE)}
-        path.write_text(yaml.safe_dump({**yaml.safe_load(before[path]), **own}))
-    scope = json.loads(before[privacy])
-    scope["scopes"][0]["properties"]["fedretina_server"]["he_keys"] = str(keys / SERVER_FILE)
-    privacy.write_text(json.dumps(scope))
-    with federation.session(LEAD) as session:
-        job = session.submit_job(str(export(federation, "by-keys", words, sites=sites)))
-        status = ended(session, job)["status"]
-    for path, text in before.items():
-        path.write_text(text)
-    assert status == "FINISHED:COMPLETED", federation.running["site-1"].text()[-4000:]
-    lines = Ledger(federation.hospital("site-1") / "runs" / "by-keys" / "site-1" / "ledger.jsonl").lines()
-    # The grades of few patients are among the sums where the hospital says so.
-    parts = {site: HeadsFromSums(experiment, data[site], small_grades=site == "site-1").sums()[0] for site in sites}
-    assert not torch.equal(parts["site-1"].counts, HeadsFromSums(experiment, data["site-1"]).sums()[0].counts)
-    expected = packed(total(parts.items()))
-    assert [line["tensors"] for line in lines] == [{"sums": len(expected)}, {}, {}]
-    assert lines[0]["scalars"] == {}
-    mixed, _ = read_tensors(federation.storage / "runs" / "by-keys" / "server" / "sums-0000.safetensors")
-    opens = cipher_for(experiment.exchange, keys / SITE_FILE, private=True, sums=experiment.sums)
-    for key, tensor in expected.items():
-        assert mixed[key].dtype == torch.uint8
-        opened = opens.open(key, mixed[key], tuple(tensor.shape), tensor.dtype)
-        assert float((opened - tensor).abs().max()) <= 1e-6 * float(tensor.abs().max())
 
 
 @pytest.mark.attack(
