@@ -97,9 +97,9 @@ _WHY: Mapping[str, Sequence[str]] = {
         "",
     ),
     "oct_even": (
-        "With even classes `feduaa`, `fedbn` and `fedavg` are level with the sums at 20 and 50 scans and ahead from 100",
-        "on, most clearly in referable AUC; `fedee_tweu` is behind in macro AUC in every draw. Likely reasons stand",
-        "above, at the skewed classes.",
+        "With even classes `feduaa`, `fedbn` and `fedavg` are level with the sums at 20 and 50 scans and ahead from",
+        "100 on, most clearly in referable AUC; `fedee_tweu` is behind in macro AUC in every draw. Likely reasons",
+        "stand above, at the skewed classes.",
         "",
     ),
 }
