@@ -76,40 +76,27 @@ def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]
         prefix: Where its settings stand in the file, such as `network.`; empty at the top.
         file_of: Title of a model's section by prefix.
     """
-    meanings = {}
-    for above in reversed(model.mro()):  # what a class inherits, it need not say again
-        meanings |= described(above, "Attributes") if "__doc__" in vars(above) else {}
+    meanings = _meanings(model)
     lines, inner = [], []
     for name, field in model.model_fields.items():
-        if issubclass(model, Choice) and name == model.key:
-            continue  # stands in the title
         at = f"{prefix}{name}"
         axis = _axis(field.annotation)
         if axis is not None:
-            default = field.get_default(call_default_factory=True)
-            lines.append(_axis_row(axis, at, default, meanings.get(name, "")))
-            for method, choice in axis.choices().items():
-                if set(choice.model_fields) != {axis.key}:
-                    title = f"`{at}` with `{axis.key}: {method}`"
-                    inner.append(model_tables(choice, f"{at}.", {**file_of, f"{at}.": title}))
+            lines.append(_row(*_cells(at, field, meanings)))
+            inner += _axis_tables(axis, at)
             continue
         below = _model_inside(field.annotation)
         if below is not None and not isinstance(field.default, tuple):
             inner.append(model_tables(below, f"{prefix}{name}.", file_of))
             continue
-        default = "" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-        values = "[an encoder](#encoders)" if f"{prefix}{name}" == "network.encoder" else _values(field)
-        lines.append(_row(f"`{prefix}{name}`", values, default, meanings.get(name, "")))
+        lines.append(_row(*_cells(at, field, meanings)))
         if below is not None:
             inner.append(model_tables(below, f"{prefix}{name}[].", file_of))
         elif f"{prefix}{name}" in _TOLD_ABOVE:
             continue
         elif optional := _model_or_none(field.annotation):
             inner.append(model_tables(optional, f"{prefix}{name}.", file_of))
-    title = file_of.get(prefix, f"`{prefix.rstrip('.')}`")
-    source = inspect.getmodule(model)
-    path = f"../custom/{source.__name__.replace('.', '/')}.py" if source else ""
-    head = f"### {title}\n\n{_summary(model)} ([{model.__name__}]({path}))\n"
+    head = _head(file_of.get(prefix, f"`{prefix.rstrip('.')}`"), model)
     table = [_row("setting", "values", "default", "meaning"), "|---|---|---|---|", *lines]
     return "\n".join([head, *(table if lines else []), *([""] if lines and inner else []), "\n\n".join(inner)]).rstrip()
 
@@ -123,12 +110,38 @@ def _axis(annotation: Any) -> type[Choice] | None:
     return None
 
 
-def _axis_row(axis: type[Choice], at: str, default: Choice | None, meaning: str) -> str:
-    """The row of the setting that names a method, with what each one is."""
-    said = [f"`{name}`: {_summary(choice).rstrip('.')}" for name, choice in axis.choices().items()]
-    names = ", ".join(f"`{name}`" for name in axis.choices())
-    shown = _shown(None if default is None else getattr(default, axis.key))
-    return _row(f"`{at}.{axis.key}`", names, shown, f"{meaning or _summary(axis)} {'. '.join(said)}.")
+def _axis_tables(axis: type[Choice], at: str) -> list[str]:
+    """The section of what an axis's methods read, what several read alike told once; none where they read nothing."""
+    told: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    inner: dict[str, list[str]] = {}
+    for method, choice in axis.choices().items():
+        meanings = _meanings(choice)
+        for name, field in choice.model_fields.items():
+            if name != axis.key:
+                told.setdefault(name, {}).setdefault(_cells(f"{at}.{name}", field, meanings), []).append(f"`{method}`")
+                deeper = _axis(field.annotation)
+                inner[name] = [] if deeper is None else _axis_tables(deeper, f"{at}.{name}")
+    if not told:
+        return []
+    rows = ((setting, methods, rest) for same in told.values() for (setting, *rest), methods in same.items())
+    lines = [_row(setting, ", ".join(methods), *rest) for setting, methods, rest in rows]
+    title = _row("setting", f"read with `{axis.key}`", "values", "default", "meaning")
+    table = "\n".join([_head(f"`{at}`", axis), title, "|---|---|---|---|---|", *lines])
+    return [table, *(one for below in inner.values() for one in below)]
+
+
+def _cells(at: str, field: FieldInfo, meanings: Mapping[str, str]) -> tuple[str, ...]:
+    """Name, values, default and meaning of a setting; of an axis, of the setting that names its method."""
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    meaning = meanings.get(at.rpartition(".")[2], "")
+    axis = _axis(field.annotation)
+    if axis is not None:
+        said = [f"`{name}`: {_summary(choice).rstrip('.')}" for name, choice in axis.choices().items()]
+        names = ", ".join(f"`{name}`" for name in axis.choices())
+        shown = _shown(None if default is None else getattr(default, axis.key))
+        return f"`{at}.{axis.key}`", names, shown, f"{meaning or _summary(axis)} {'. '.join(said)}."
+    values = "[an encoder](#encoders)" if at == "network.encoder" else _values(field)
+    return f"`{at}`", values, "" if field.is_required() else _shown(default), meaning
 
 
 def rows_table() -> str:
@@ -209,6 +222,19 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
         deeper = isinstance(value, Mapping)
         pairs += _flat(value, f"{prefix}{name}.") if deeper else [(f"{prefix}{name}", value)]
     return pairs
+
+
+def _meanings(model: type[BaseModel]) -> dict[str, str]:
+    meanings: dict[str, str] = {}
+    for above in reversed(model.mro()):  # what a class inherits, it need not say again
+        meanings |= described(above, "Attributes") if "__doc__" in vars(above) else {}
+    return meanings
+
+
+def _head(title: str, model: type[BaseModel]) -> str:
+    source = inspect.getmodule(model)
+    path = f"../custom/{source.__name__.replace('.', '/')}.py" if source else ""
+    return f"### {title}\n\n{_summary(model)} ([{model.__name__}]({path}))\n"
 
 
 def _summary(model: type[BaseModel]) -> str:
