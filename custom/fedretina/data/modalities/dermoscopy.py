@@ -25,13 +25,9 @@ class ShadesOfGrey:
     """Divide out the colour of the light, estimated by a Minkowski mean of each channel.
 
     Source: Finlayson and Trezzi, CIC 2004, with the power 6 that they find best; FLamby's preparation uses the same.
-
-    Args:
-        power: Of the mean; 1 is the grey world, large ones the brightest pixel.
     """
 
-    def __init__(self, power: int = 6) -> None:
-        self.power = power
+    power = 6  # of the mean; 1 is the grey world, large ones the brightest pixel
 
     def __call__(self, image: Pixels) -> Pixels:
         """Return the picture under white light of the same strength, uint8 [H, W, 3]; a black one stays as it is."""

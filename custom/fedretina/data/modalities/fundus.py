@@ -31,17 +31,11 @@ class FieldOfViewCrop:
     channel; what lies above `share` of the way between is retina. A median filter first removes the speckle
     that some equalised copies have in the border. An image with no dark border, or no disc, stays as it is; so do the
     few whose border is speckled as bright as a retina.
-
-    Args:
-        share: Where the threshold lies between border and retina, in (0, 1).
-        contrast: Grey levels that retina and border must differ by.
     """
 
     side = 256  # of the thumbnail on which the box is sought, pixels
-
-    def __init__(self, share: float = 0.12, contrast: int = 12) -> None:
-        self.share = share
-        self.contrast = contrast
+    share = 0.12  # where the threshold lies between border and retina
+    contrast = 12  # grey levels that retina and border must differ by
 
     def __call__(self, image: Pixels) -> Pixels:
         """Return the square crop, uint8 [T, T, 3] with T the longer side of the box; or the image itself."""
@@ -80,16 +74,10 @@ class FieldOfViewCrop:
 
 
 class Clahe:
-    """Contrast-limited adaptive histogram equalisation of L in CIELAB; colours keep their hue.
+    """Contrast-limited adaptive histogram equalisation of L in CIELAB; colours keep their hue."""
 
-    Args:
-        clip: Limit of a tile's histogram, in multiples of its mean.
-        tiles: Tiles along a side.
-    """
-
-    def __init__(self, clip: float = 2.0, tiles: int = 8) -> None:
-        self.clip = clip
-        self.tiles = tiles
+    clip = 2.0  # limit of a tile's histogram, in multiples of its mean
+    tiles = 8  # along a side
 
     def __call__(self, image: Pixels) -> Pixels:
         """Return the equalised image, same shape."""

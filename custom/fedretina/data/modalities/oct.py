@@ -41,15 +41,10 @@ class MaskBorders:
     thinner, stays, and so does one that a wedge touches. The margin is then widened by `reach`, over the grey seam that
     compression leaves, and with it go the outermost `reach` pixels of each side, where frames of a pixel or two lie in
     nearly every scan of Kermany et al.
-
-    Args:
-        white: Grey level from which a pixel is white.
-        share: `reach` in parts of the longer side; it is two pixels at least.
     """
 
-    def __init__(self, white: int = 235, share: float = 0.01) -> None:
-        self.white = white
-        self.share = share
+    white = 235  # grey level from which a pixel is white
+    share = 0.01  # `reach` in parts of the longer side; it is two pixels at least
 
     def __call__(self, image: Pixels) -> Pixels:
         """Return uint8 [h, w], no larger than the image [H, W]; the image itself where nothing but margin is found."""
