@@ -26,7 +26,7 @@ from fedretina.networks.build import build_on_meta
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
-from fedretina.settings.site import ServerSettings
+from fedretina.settings.site import PROPERTY, SITE_FILE, ServerSettings, SiteSettings
 from fedretina.uncertainty.theta import Reason
 from fedretina_papers.plan import BenchmarkPlan, preset
 from processor import FIGURE, PRINTED_ON, processor
@@ -208,7 +208,7 @@ def test_the_table_of_attacks_is_what_the_tests_show():
 
 def test_the_settings_page_knows_every_environment_variable():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    named = {job_context.SITE_FILE, job_context.STATE_ROOT, job_context.RUN}
+    named = {SITE_FILE, job_context.STATE_ROOT, job_context.RUN}
     assert set(re.findall(r"^\| `(FEDRETINA_\w+)`", page, re.MULTILINE)) == named
 
 
@@ -234,15 +234,15 @@ def test_the_house_is_drawn_from_todays_imports():
 
 def test_the_examples_of_the_settings_page_are_accepted():
     experiment, site, policy = (yaml.safe_load(text) for _, text in blocks("settings.md", "yaml"))
-    assert job_context.SiteSettings.model_validate(policy).policy.noise.multiplier == 0.3
+    assert SiteSettings.model_validate(policy).policy.noise.multiplier == 0.3
     paper = Experiment.resolve(experiment)
     assert (paper.network.encoder, paper.images.image_size, paper.phases[0].rounds) == ("resnet50", 256, 100)
-    settings = job_context.SiteSettings.model_validate(site)
+    settings = SiteSettings.model_validate(site)
     chosen = job_context.with_weights_file(paper, settings)
     assert chosen.network.weights.file == settings.weights_file
     scopes = yaml.safe_load(blocks("settings.md", "json")[0][1])
     assert scopes["default_scope"] == scopes["scopes"][0]["name"]
-    assert set(scopes["scopes"][0]["properties"]) == {job_context.PROPERTY}
+    assert set(scopes["scopes"][0]["properties"]) == {PROPERTY}
 
 
 @pytest.mark.parametrize("row", ["feduaa", "feduaa_official"])

@@ -15,9 +15,6 @@ from pydantic import ValidationError
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import (
-    PROPERTY,
-    SERVER_PROPERTY,
-    SITE_FILE,
     ServerSettings,
     SiteSettings,
     read_server_settings,
@@ -26,24 +23,6 @@ from fedretina.settings.site import (
 )
 from fedretina.told import one_line
 from fedretina.yaml_file import YamlFileError
-
-__all__ = [
-    "PROPERTY",
-    "RELEASE",
-    "RUN",
-    "SERVER_PROPERTY",
-    "SITE_FILE",
-    "STATE_ROOT",
-    "ServerSettings",
-    "SiteSettings",
-    "load_experiment",
-    "load_server_settings",
-    "load_site_settings",
-    "shares_state_root",
-    "simulated",
-    "state_root",
-    "with_weights_file",
-]
 
 STATE_ROOT = "FEDRETINA_STATE_ROOT"
 RUN = "FEDRETINA_RUN"
