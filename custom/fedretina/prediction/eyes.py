@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fedretina.data.eyes import EYES, NAMED, Eye, named_eye
 from fedretina.data.manifest import csv_rows
 from fedretina.errors import DataError, SettingsError
+from fedretina.plurals import counted
 from fedretina.prediction.photographs import DicomPicture
 
 # Words that name the same pair of eyes; a pair must use one of them for both.
@@ -77,7 +78,7 @@ def by_name(files: Sequence[str]) -> Joining:
         f"Two photographs were taken for the two eyes of a patient where their names say so, such as {example}."
         if pairs
         else "No two photographs are named as the two eyes of a patient.",
-        f"{_count(alone, 'photograph was', 'photographs were')} not joined and counted as a patient each: two eyes of "
+        f"{counted(alone, 'photograph was', 'photographs were')} not joined and counted as a patient each: two eyes of "
         "one person may be among them."
         if alone
         else "",
@@ -105,11 +106,11 @@ def by_header(files: Sequence[str], dicom: Mapping[str, DicomPicture]) -> Joinin
         owners[file] = Owner(file, owner.eye) if owner.patient in patients else owner
     alone = len({one.file for one in dicom.values() if one.header is None or not one.header.patient})
     how = [
-        f"{_count(len(dicom), 'photograph was', 'photographs were')} joined into patients by the Patient ID of their "
+        f"{counted(len(dicom), 'photograph was', 'photographs were')} joined into patients by the Patient ID of their "
         "DICOM files."
         if dicom
         else "",
-        f"{_count(alone, 'DICOM file names', 'DICOM files name')} no patient or cannot be read, and counted as a "
+        f"{counted(alone, 'DICOM file names', 'DICOM files name')} no patient or cannot be read, and counted as a "
         "patient each."
         if alone
         else "",
@@ -199,7 +200,7 @@ def by_list(files: Sequence[str], path: Path) -> Joining:
         if not told and any(known[file].eye for file in files if file in known)
         else "",
         _unlisted(alone, "the list does not name"),
-        _count(absent, "photograph of the list was", "photographs of the list were")
+        counted(absent, "photograph of the list was", "photographs of the list were")
         + f" not in the folder and {'has' if absent == 1 else 'have'} no line here."
         if absent
         else "",
@@ -219,8 +220,4 @@ def _eye(word: str, where: str) -> Eye:
 def _unlisted(alone: int, why: str) -> str:
     if not alone:
         return ""
-    return f"{_count(alone, 'photograph', 'photographs')} that {why} counted as a patient each."
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+    return f"{counted(alone, 'photograph')} that {why} counted as a patient each."

@@ -11,6 +11,7 @@ from typing import NamedTuple, get_args
 
 from fedretina.data.eyes import Eye
 from fedretina.gate.gate import Reason
+from fedretina.plurals import counted
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.predictor import ImageRow
 from fedretina.report.render import write_page
@@ -170,7 +171,7 @@ def _eyes(eyes: Sequence[Eye]) -> str:
     unknown = sum(not eye for eye in eyes)
     if not unknown:
         return words if len(eyes) == len(known) else f"{words}, {len(eyes)} photographs"
-    nameless = "1 photograph, eye not known" if unknown == 1 else f"{unknown} photographs, eyes not known"
+    nameless = counted(unknown, "photograph, eye not known", "photographs, eyes not known")
     return f"{words}, {nameless}".removeprefix(", ")
 
 

@@ -67,7 +67,7 @@ def data_check_page(report: CheckReport, chosen: Sequence[Sequence[Shown]], root
 def summary(report: CheckReport) -> str:
     """How many images and findings there are, in a sentence."""
     found = ", ".join(
-        f"{count} {word}{'' if count == 1 else 's'}"
+        counted(count, word)
         for word in ("error", "warning", "note")
         if (count := sum(finding.severity == word for finding in report.findings))
     )

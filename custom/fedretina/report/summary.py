@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedretina.plurals import counted
 from fedretina.report.text import (
     FIGURES,
     PERCENT,
@@ -16,6 +17,7 @@ from fedretina.report.text import (
     points,
     shown,
     size,
+    some,
     threshold_places,
     with_interval,
 )
@@ -99,8 +101,8 @@ def server_summary(report: Mapping[str, Any]) -> list[str]:
     """The sentences at the top of the server's page."""
     sites = report["sites"]
     found = [
-        f"{_sites(len(sites))} trained together and tested the model on {_test_images(sites)} of their own, each by "
-        "its own grades.",
+        f"{counted(len(sites), 'site')} trained together and tested the model on {_test_images(sites)} of their own, "
+        "each by its own grades.",
         outcomes_sentence(report.get("verdicts")),
         _behind(report),
         *(_mean_sentence(report, name) for name in _server_means(report)),
@@ -127,8 +129,8 @@ def _grading(report: Mapping[str, Any]) -> str:
     commonest = max(range(len(test["by_grade"])), key=lambda at: test["by_grade"][at])
     name = in_words(report["scheme"]["grades"][commonest])
     first = (
-        f"On {_images(test['images'])} of {_patients(test['patients'])} that the model never learned from, it gave the "
-        f"right grade to {with_interval(figure, 'percent')}."
+        f"On {some(test['images'], 'test image')} of {some(test['patients'], 'patient')} that the model never learned "
+        f"from, it gave the right grade to {with_interval(figure, 'percent')}."
     )
     share = test["by_grade"][commonest] / test["images"]
     if share == 1:
@@ -157,10 +159,10 @@ def _tells_apart(report: Mapping[str, Any], missing: str) -> str:
         said = f"It tells the grades apart with an AUC of {with_interval(figure, 'number')}{missing}"
         if not few:
             return f"{said}."
-        names = ", ".join(f"{in_words(one['grade'])} ({_patients(one['patients'])})" for one in few)
+        names = ", ".join(f"{in_words(one['grade'])} ({some(one['patients'], 'patient')})" for one in few)
         kept = len(support["grades"]) - len(few)
         return (
-            f"{said}, the mean over {'1 grade' if kept == 1 else f'{kept} grades'}. Left out, with fewer than "
+            f"{said}, the mean over {counted(kept, 'grade')}. Left out, with fewer than "
             f"{support['least']} patients who have it or who do not: {names}; with them it would be "
             f"{number(auc['value'])}."
         )
@@ -300,7 +302,7 @@ def behind_words(behind: Mapping[str, Any] | None) -> str:
     """Whose patients stand behind a round: "3 of 4 sites, 83 % of the training patients"; empty where nobody's do."""
     if behind is None:
         return ""
-    sites = f"{behind['sites']} of {_sites(behind['of_sites'])}"
+    sites = f"{behind['sites']} of {counted(behind['of_sites'], 'site')}"
     if behind["share"] is None:
         return f"{sites}; a site does not tell how many patients it has, so their share is not known"
     return f"{sites}, {percent(behind['share'])} of the training {behind['unit']}"
@@ -328,7 +330,7 @@ def _pooled(pooled: Mapping[str, Any] | None) -> str:
     detection = (
         "" if auroc is None else f", and their uncertainty finds the wrong ones with an AUROC of {number(auroc)}"
     )
-    together = f"{count(pooled['images'])} answers of {_sites(len(pooled['sites']))}"
+    together = f"{count(pooled['images'])} answers of {counted(len(pooled['sites']), 'site')}"
     return (
         f"Of {together} together {count(pooled['wrong'])} were wrong by their own site's criteria; what they claimed "
         f"and how often they were right lie {points(pooled['ece'])} apart (ECE){detection}."
@@ -339,7 +341,7 @@ def _missing(report: Mapping[str, Any]) -> str:
     without = report["without_result"]
     if not without:
         return ""
-    return f"{_sites(len(without))} gave no result: {', '.join(without)}."
+    return f"{counted(len(without), 'site')} gave no result: {', '.join(without)}."
 
 
 def _traffic(rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -347,11 +349,11 @@ def _traffic(rounds: Sequence[Mapping[str, Any]]) -> str:
     refused = sum(entry["refused"] for entry in rounds)
     if any(entry["task"] == "sums" for entry in rounds):
         blind = sum(entry["task"] == "pretrain" for entry in rounds)
-        before = f"{count(blind)} {'round' if blind == 1 else 'rounds'} without labels and one" if blind else "One"
+        before = f"{some(blind, 'round')} without labels and one" if blind else "One"
         return f"{before} message of sums a site moved {size(up)} up and {size(down)} down.{_refusals(refused)}"
     training = sum(entry["task"] in ("pretrain", "train") for entry in rounds)
-    rounds_moved = "round moved" if training == 1 else "rounds moved"
-    return f"{count(training)} {rounds_moved} {size(up)} of weights up and {size(down)} down.{_refusals(refused)}"
+    moved = some(training, "round moved", "rounds moved")
+    return f"{moved} {size(up)} of weights up and {size(down)} down.{_refusals(refused)}"
 
 
 def _refusals(refused: int) -> str:
@@ -365,23 +367,12 @@ def _share(share: Mapping[str, Any]) -> str:
     return f"{count(share['k'])} of {count(share['n'])} ({percent(share['value'])}; 95{PERCENT} interval {span})"
 
 
-def _images(images: int) -> str:
-    return "1 test image" if images == 1 else f"{count(images)} test images"
-
-
-def _patients(patients: int) -> str:
-    return "1 patient" if patients == 1 else f"{count(patients)} patients"
-
-
-def _sites(sites: int) -> str:
-    return "1 site" if sites == 1 else f"{sites} sites"
-
-
 def _test_images(sites: Mapping[str, Mapping[str, Any]]) -> str:
     known = [site["images"]["test"] for site in sites.values() if site["images"]["test"] is not None]
     if not known:
         return "test images"
-    return _images(round(sum(known))) if len(known) == len(sites) else f"at least {_images(round(sum(known)))}"
+    images = some(round(sum(known)), "test image")
+    return images if len(known) == len(sites) else f"at least {images}"
 
 
 def referral_words(referral: Mapping[str, Any]) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, SupportsFloat
 
+from fedretina.plurals import counted
+
 NONE = "–"
 PERCENT = "\u00a0%"  # the sign stays with its number at the end of a line
 NOTICE = "Research software, not a medical device: a doctor decides, whatever it says."
@@ -257,6 +259,11 @@ def points(share: float | None) -> str:
 def count(value: float | None) -> str:
     """A whole number with narrow gaps between thousands."""
     return NONE if value is None else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def some(number: float, one: str, several: str = "") -> str:
+    """A number and what it counts, as `counted` has it, the number as `count` has it."""
+    return counted(number, one, several, count)
 
 
 def size(number_of_bytes: float | None) -> str:

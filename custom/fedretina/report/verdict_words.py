@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedretina.evaluation.verdict import FEDERATED, MAJORITY, OWN, TWIN
-from fedretina.report.text import NONE, PERCENT, count, number, shown
+from fedretina.report.text import NONE, PERCENT, number, shown, some
 from fedretina.settings.scheme import in_words
 from fedretina.settings.training import LEAST_PATIENTS
 
@@ -42,11 +42,12 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     with_others, alone = (_auc(test["models"][name][measure]) for name in (FEDERATED, rival))
     gap = test["differences"][rival].get(measure, {})
     shared = verdict["shared"]
-    behind = f"95{PERCENT} interval, {_images(test['images'])} of {_patients(test['patients'])}"
+    images, patients = some(test["images"], "image"), some(test["patients"], "patient")
+    behind = f"95{PERCENT} interval, {images} of {patients}"
     if gap.get("low") is None:
         return (
-            f"Whether {'sharing' if shared else 'the run'} helped cannot be told with your {_images(test['images'])} "
-            f"of {_patients(test['patients'])}: they give no interval for how well a model {skill}."
+            f"Whether {'sharing' if shared else 'the run'} helped cannot be told with your {images} of {patients}: "
+            f"they give no interval for how well a model {skill}."
         )
     if verdict["outcome"] == "gained":
         model = "With the others your model" if shared else "The run's model"
@@ -63,16 +64,15 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
         )
     model = "with the others your model" if shared else "the run's model"
     return (
-        f"No difference can be seen with your {_images(test['images'])}: {model} {skill} with AUC "
-        f"{with_others}, {control} with {alone}, difference {_span(gap)} (95{PERCENT} interval, "
-        f"{_patients(test['patients'])})."
+        f"No difference can be seen with your {images}: {model} {skill} with AUC {with_others}, {control} with "
+        f"{alone}, difference {_span(gap)} (95{PERCENT} interval, {patients})."
     )
 
 
 def kept_sentence(verdict: Mapping[str, Any]) -> str:
     """Which model is kept, and what on validation decided it."""
     kept, validation = verdict["kept"], verdict["validation"]
-    values, patients = validation["values"], _patients(validation["patients"])
+    values, patients = validation["values"], some(validation["patients"], "patient")
     if kept != FEDERATED:
         name = "Your own model" if kept == OWN else "The model trained at home alone"
         why = f"AUC {number(values[kept])} against {number(values[FEDERATED])}, {patients}"
@@ -167,11 +167,3 @@ def _gap(gap: Mapping[str, Any] | None, style: str) -> str:
 
 def _auc(value: float | None) -> str:
     return number(value)
-
-
-def _images(images: int) -> str:
-    return "1 image" if images == 1 else f"{count(images)} images"
-
-
-def _patients(patients: int) -> str:
-    return "1 patient" if patients == 1 else f"{count(patients)} patients"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from fedretina.errors import DataError
+from fedretina.plurals import counted
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp")
 
@@ -99,4 +100,4 @@ def unlisted(*folders: ImageFolder) -> tuple[str, ...]:
     count = sum(folder.unused() for folder in folders)
     if not count:
         return ()
-    return (f"{count} image{' has' if count == 1 else 's have'} no label in the set's lists and stay out.",)
+    return (f"{counted(count, 'image has', 'images have')} no label in the set's lists and stay out.",)
