@@ -16,7 +16,7 @@ from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.errors import DataError, SettingsError
 from fedretina.prediction.predictor import ImageRow, Predictor
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.site import SiteDataSettings, read_data_settings
+from fedretina.settings.site import SiteDataSettings, job_data, read_data_settings
 from fedretina.storage import require_sites
 
 
@@ -42,13 +42,12 @@ def load_site(
     """
     require_sites([name])
     settings = read_data_settings(Path(site_file), name) if site_file is not None else SiteDataSettings()
-    if settings.manifest is None:
-        if not experiment.phantom_images:
-            raise SettingsError(
-                f"{name} has no data, and the experiment takes no phantom hospitals (phantom_images: 0): name its site "
-                "file, or set phantom_images to 16 or more."
-            )
-        settings = settings.model_copy(update={"phantom_images": experiment.phantom_images})
+    if settings.manifest is None and not experiment.phantom_images:
+        raise SettingsError(
+            f"{name} has no data, and the experiment takes no phantom hospitals (phantom_images: 0): name its site "
+            "file, or set phantom_images to 16 or more."
+        )
+    settings = job_data(name, settings, experiment.phantom_images)
     folder = Path("fedretina_runs") / "cache" / name if cache is None else Path(cache)
     return load_site_data(
         name, settings, experiment.images, experiment.seed, folder, experiment.supervised, trains=experiment.trains

@@ -46,13 +46,8 @@ def loop(
         own_files = without_keys(settings, settings_of_sites(names, files, settings.phantom_images))
         from fedretina.data.site_data import load_site_data
         from fedretina.loop import run_loop
+        from fedretina.settings.site import job_data
 
-        places = {
-            site: own.data
-            if own.data.manifest is not None
-            else own.data.model_copy(update={"phantom_images": settings.phantom_images})
-            for site, own in own_files.items()
-        }
         weights = next((own.weights_file for own in own_files.values() if own.weights_file is not None), None)
         if weights is not None:  # one file on one machine; it is compared with the SHA-256 of the settings
             settings = settings.with_weights_file(weights)
@@ -60,7 +55,7 @@ def loop(
             data = {
                 site: load_site_data(
                     site,
-                    places[site],
+                    job_data(site, own_files[site].data, settings.phantom_images),
                     settings.images,
                     settings.seed,
                     root / "cache" / site,
