@@ -19,6 +19,7 @@ from fedretina.settings.site import (
     SiteSettings,
     read_server_settings,
     read_site_settings,
+    scope_properties,
     shares_named_root,
 )
 from fedretina.told import one_line
@@ -121,6 +122,5 @@ def _scope_properties(fl_ctx: FLContext) -> Mapping[str, Any]:
             raw = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}") from error
-        scopes = {scope.get("name"): scope for scope in raw.get("scopes", [])}
-        found = scopes.get(raw.get("default_scope"), {}).get("properties")
+        found = scope_properties(raw)
     return found or {}

@@ -27,21 +27,14 @@ from fedretina.kit.site_check import (
     last_check,
     nearest,
     process_path,
+    properties_of,
     site_ledgers,
     site_settings,
     state_root_of,
 )
 from fedretina.kit.startup_kit import StartupKit, read_certificate
 from fedretina.kit.waiting_plans import WaitingPlans
-from fedretina.settings.site import (
-    APPROVAL,
-    PROPERTY,
-    REQUIRED,
-    SERVER_PROPERTY,
-    ServerSettings,
-    SiteSettings,
-    read_server_settings,
-)
+from fedretina.settings.site import APPROVAL, REQUIRED, ServerSettings, SiteSettings, read_server_settings
 from fedretina.storage import SERVER, read_json
 from fedretina.tracking.last_step import LAST_STEP, read_last_step
 from fedretina.version import __version__
@@ -330,10 +323,7 @@ def _decided(made: Mapping[str, Any], genuine: bool) -> str:
 def _settings(kit: StartupKit) -> SiteSettings | ServerSettings:
     if kit.role == "site":
         return site_settings(kit)
-    privacy = kit.local("privacy.json") if (kit.folder / "local" / "privacy.json").exists() else {}
-    scopes = {scope.get("name"): scope for scope in privacy.get("scopes") or []}
-    properties = scopes.get(privacy.get("default_scope"), {}).get("properties") or {}
-    return read_server_settings({name: properties[name] for name in (SERVER_PROPERTY, PROPERTY) if name in properties})
+    return read_server_settings(properties_of(kit))
 
 
 def _root(kit: StartupKit, settings: SiteSettings | ServerSettings) -> Path:

@@ -197,29 +197,26 @@ def site_privacy(privacy: Mapping[str, Any], site_file: str | None, approval: bo
         approval: Require the hospital's approval of each run, whatever the site file says; where it is required
             already, it stays so.
     """
-    scopes = [dict(scope) for scope in privacy.get("scopes") or []] or [{"name": "fedretina"}]
-    for scope in scopes:
-        properties = dict(scope.get("properties") or {})
+    changed = _with_scopes(privacy)
+    for scope in changed["scopes"]:
+        properties = scope["properties"]
         own = properties.get(PROPERTY)
         required = approval or (isinstance(own, Mapping) and own.get(APPROVAL) == REQUIRED)
         if site_file is not None or PROPERTY not in properties:
             own = {"site_file": site_file or SITE_FILE}
         properties[PROPERTY] = {**own, APPROVAL: REQUIRED} if required and isinstance(own, Mapping) else own
-        scope["properties"] = properties
         for chain, direction in (("task_data_filters", "order"), ("task_result_filters", "answer")):
             others = [entry for entry in scope.get(chain) or [] if entry.get("path") != FILTER]
             scope[chain] = [*others, scope_filter(direction)]
-    return {**privacy, "scopes": scopes, "default_scope": privacy.get("default_scope") or scopes[0]["name"]}
+    return changed
 
 
 def server_privacy(privacy: Mapping[str, Any], storage: Path) -> dict[str, Any]:
     """A server's privacy.json: where the state of runs lies."""
-    scopes = [dict(scope) for scope in privacy.get("scopes") or []] or [{"name": "fedretina"}]
-    for scope in scopes:
-        properties = dict(scope.get("properties") or {})
-        properties.setdefault(SERVER_PROPERTY, {"state_root": str(storage / "runs")})
-        scope["properties"] = properties
-    return {**privacy, "scopes": scopes, "default_scope": privacy.get("default_scope") or scopes[0]["name"]}
+    changed = _with_scopes(privacy)
+    for scope in changed["scopes"]:
+        scope["properties"].setdefault(SERVER_PROPERTY, {"state_root": str(storage / "runs")})
+    return changed
 
 
 def scope_filter(direction: str) -> dict[str, Any]:
@@ -261,6 +258,13 @@ def cards_offered(resources: Mapping[str, Any]) -> tuple[int, float]:
             args = component.get("args") or {}
             return int(args.get(GPUS, 0)), float(args.get(GPU_MEMORY, 0))
     return 0, 0.0
+
+
+def _with_scopes(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a privacy.json in which there is a scope, each has properties, and one is the default."""
+    found = privacy.get("scopes") or [{"name": "fedretina"}]
+    scopes = [{**scope, "properties": dict(scope.get("properties") or {})} for scope in found]
+    return {**privacy, "scopes": scopes, "default_scope": privacy.get("default_scope") or scopes[0]["name"]}
 
 
 def _with_cards(components: list[dict[str, Any]], count: int, memory: float) -> list[dict[str, Any]]:

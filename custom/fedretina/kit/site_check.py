@@ -35,6 +35,7 @@ from fedretina.settings.site import (
     REQUIRED,
     SiteSettings,
     read_site_settings,
+    scope_properties,
     shares_named_root,
     site_modality,
     site_scheme,
@@ -107,13 +108,16 @@ def site_settings(kit: StartupKit) -> SiteSettings:
     Raises:
         DataError: The kit's privacy.json or the site file cannot be used.
     """
-    return read_site_settings(_properties(kit), kit.name, kit.folder / "local")
+    return read_site_settings(properties_of(kit), kit.name, kit.folder / "local")
 
 
-def _properties(kit: StartupKit) -> Mapping[str, Any]:
-    privacy = kit.local("privacy.json") if (kit.folder / "local" / "privacy.json").exists() else {}
-    scopes = {scope.get("name"): scope for scope in privacy.get("scopes") or []}
-    return scopes.get(privacy.get("default_scope"), {}).get("properties") or {}
+def properties_of(kit: StartupKit) -> Mapping[str, Any]:
+    """The scope properties of a kit, of a site's or of the server's.
+
+    Raises:
+        DataError: The kit's privacy.json cannot be read.
+    """
+    return scope_properties(kit.local("privacy.json") if (kit.folder / "local" / "privacy.json").exists() else {})
 
 
 def keep_findings(kit: StartupKit, findings: Sequence[Finding]) -> None:
@@ -186,7 +190,7 @@ def site_ledgers(kit: StartupKit, settings: SiteSettings, run: str | None = None
     Raises:
         DataError: The kit's privacy.json cannot be read.
     """
-    shared = shares_named_root(settings, _properties(kit))
+    shared = shares_named_root(settings, properties_of(kit))
     return ledgers(state_root_of(kit, settings), kit.name if shared else None, run)
 
 

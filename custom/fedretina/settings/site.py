@@ -293,6 +293,12 @@ def _require_page(page: Path | None) -> Path | None:
     return page
 
 
+def scope_properties(privacy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The properties of the default scope in what a `privacy.json` says; none where it names none."""
+    scopes = {scope.get("name"): scope for scope in privacy.get("scopes") or []}
+    return scopes.get(privacy.get("default_scope"), {}).get("properties") or {}
+
+
 def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -> SiteSettings:
     """Read a site's settings: the scope property, then the environment, then none.
 
