@@ -11,7 +11,7 @@ from tests.contrastive.tiny_ground import PATIENTS, context, pictures, tiny_netw
 from fedretina.contrastive.key_network import follow, shuffled_parts
 from fedretina.contrastive.moco_v2 import info_nce
 from fedretina.contrastive.moco_v3 import moco_v3_loss
-from fedretina.contrastive.objective import build_contrastive, unit
+from fedretina.contrastive.objective import begin_contrastive, unit
 from fedretina.contrastive.simclr import nt_xent
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.losses.objective import Clock
@@ -42,7 +42,7 @@ def train(net, round_, rounds=2, number=0, epochs=2, swapped=False):
 
 
 def begin(net, memory=None, number=0, **words):
-    return build_contrastive(ContrastiveSettings.of(words)).begin(context(net, memory, number))
+    return begin_contrastive(ContrastiveSettings.of(words), context(net, memory, number))
 
 
 def read(method, **words):
@@ -173,7 +173,7 @@ def test_refilling_asks_each_image_once_and_fills_the_queue(queue, length):
         return pictures(numbers)
 
     settings = MocoV2Settings(queue=queue)
-    round_ = build_contrastive(settings).begin(context(tiny_network(), first_views=first_views))
+    round_ = begin_contrastive(settings, context(tiny_network(), first_views=first_views))
     assert len(asked) == len(set(asked)) == length
     assert asked != sorted(asked)
     assert round_.loss(views_of(range(8)), Clock(0, 1, 0, 1, 0, 1)) > 0
@@ -183,7 +183,7 @@ def test_refilling_asks_each_image_once_and_fills_the_queue(queue, length):
 
 def test_the_queue_is_no_longer_than_whole_batches_and_wraps():
     words = {"count": 23, "patients": PATIENTS[:23]}
-    round_ = build_contrastive(MocoV2Settings()).begin(context(tiny_network(), **words))
+    round_ = begin_contrastive(MocoV2Settings(), context(tiny_network(), **words))
     assert len(round_._queue.rows) == 16
     for step in range(3):
         numbers = range(6 * step, 6 * step + 6)  # a batch that does not divide the queue
@@ -197,8 +197,8 @@ def test_images_of_one_patient_are_negatives_only_if_the_site_says_so():
     for method in METHODS:
         where = context(tiny_network(method), patients=one)
         with pytest.raises(TrainingError, match="one patient"):
-            build_contrastive(ContrastiveSettings.of(method)).begin(where)
-        round_ = build_contrastive(ContrastiveSettings.of({"method": method, "mask_patients": False})).begin(where)
+            begin_contrastive(ContrastiveSettings.of(method), where)
+        round_ = begin_contrastive(ContrastiveSettings.of({"method": method, "mask_patients": False}), where)
         assert round_.loss(views_of(range(8))._replace(patients=one[:8]), Clock(0, 1, 0, 1, 0, 1)) > 0.1
 
 
@@ -209,7 +209,7 @@ def test_a_batch_of_one_patient_moves_nothing(method):
     net = tiny_network(method)
     own = {"queue": 2, "queue_start": "flush"} if method == "moco_v2" else {}
     settings = ContrastiveSettings.of({"method": method, **own})
-    loss = build_contrastive(settings).begin(context(net, **words)).loss(views_of([0, 1]), Clock(0, 1, 0, 1, 0, 1))
+    loss = begin_contrastive(settings, context(net, **words)).loss(views_of([0, 1]), Clock(0, 1, 0, 1, 0, 1))
     loss.backward()
     assert loss.item() == 0
     assert all(p.grad is None or not p.grad.any() for p in net.parameters())
@@ -217,7 +217,7 @@ def test_a_batch_of_one_patient_moves_nothing(method):
 
 def test_fewer_images_than_a_batch_are_refused():
     with pytest.raises(TrainingError, match="fewer than one batch"):
-        build_contrastive(MocoV2Settings()).begin(context(tiny_network(), count=7))
+        begin_contrastive(MocoV2Settings(), context(tiny_network(), count=7))
 
 
 @pytest.mark.parametrize(("method", "layout"), [("moco_v2", "moco_v3"), ("simclr", "moco_v3"), ("moco_v3", "moco_v2")])

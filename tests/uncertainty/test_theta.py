@@ -172,10 +172,13 @@ def pre_1_3_theta(u: np.ndarray, wrong: np.ndarray) -> float:
     return min(float(thresholds[gain.index(max(gain))]), 2.0)
 
 
+OFFICIAL = OfficialSettings(), None
+
+
 def test_official_theta_is_scikit_learns_curve_with_the_first_point_of_its_day():
     for case, u, wrong in random_cases(40):
         for verdict in (wrong, ~wrong):
-            assert official_theta(u, verdict).value == pre_1_3_theta(u, verdict), case
+            assert official_theta(u, verdict, *OFFICIAL).value == pre_1_3_theta(u, verdict), case
 
 
 def test_official_theta_skips_the_points_that_roc_curve_leaves_out():
@@ -185,12 +188,12 @@ def test_official_theta_skips_the_points_that_roc_curve_leaves_out():
     wrong = np.array([1, *[0, 1] * 9, 0], dtype=bool)
     fpr, tpr, _ = roc_curve(wrong, u, drop_intermediate=False)
     assert (tpr - fpr)[1:].argmax() == 7
-    assert official_theta(u, wrong).value == pre_1_3_theta(u, wrong) == 1.0
+    assert official_theta(u, wrong, *OFFICIAL).value == pre_1_3_theta(u, wrong) == 1.0
 
 
 @pytest.mark.parametrize("reason", ["empty", "not_finite", "no_errors", "all_errors"])
 def test_official_theta_is_half_where_the_published_code_catches_an_error(reason):
-    theta = official_theta(*DEGENERATE[reason])
+    theta = official_theta(*DEGENERATE[reason], *OFFICIAL)
     assert (theta.value, theta.youden, theta.reason) == (0.5, None, reason)
 
 
@@ -199,14 +202,14 @@ def test_official_theta_is_finite_where_the_published_code_sends_infinity(reason
     u, wrong = DEGENERATE[reason]
     fpr, tpr, thresholds = roc_curve(wrong, u)
     assert np.isinf(thresholds[(tpr - fpr).argmax()])
-    theta = official_theta(u, wrong)
+    theta = official_theta(u, wrong, *OFFICIAL)
     assert (theta.value, theta.reason) == (pytest.approx(value), reason)
 
 
 def test_the_rule_is_chosen_by_the_setting_and_ignores_the_counts():
     official = OfficialSettings()
     u, wrong = DEGENERATE["tied"]
-    assert site_theta(u, wrong, official, 0.3) == official_theta(u, wrong)
+    assert site_theta(u, wrong, official, 0.3) == official_theta(u, wrong, *OFFICIAL)
     assert site_theta(U, np.array([0, 0, 1, 1]), official, None).value == 0.8
 
 

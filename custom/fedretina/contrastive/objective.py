@@ -169,38 +169,27 @@ def alike(
     return same | (patients[:, None] == other_patients[None, :]) if mask_patients else same
 
 
-class Contrastive:
-    """A contrastive objective; it has no state of its own, so one instance serves any number of rounds."""
+def begin_contrastive(settings: ContrastiveSettings, context: ContrastiveContext) -> ContrastiveRound:
+    """Begin a round of an objective at a site, before a correction hooks into the network.
 
-    def __init__(self, settings: ContrastiveSettings) -> None:
-        self._settings = settings
+    A site whose images are all of one patient is refused, not trained at a loss of 0: it would send the aggregate back
+    as its own work and hold the others up.
 
-    def begin(self, context: ContrastiveContext) -> ContrastiveRound:
-        """Begin a round at a site, before a correction hooks into the network.
+    Args:
+        settings: Of the objective.
+        context: Network, memory and data of the round.
 
-        A site whose images are all of one patient is refused, not trained at a loss of 0: it would send the aggregate
-        back as its own work and hold the others up.
-
-        Args:
-            context: Network, memory and data of the round.
-
-        Raises:
-            SettingsError: The network has no contrastive head of this method.
-            TrainingError: The site has fewer images than a batch, or one patient only.
-        """
-        if (context.head.predictor is not None) != self._settings.predicts:
-            raise SettingsError(
-                f"contrastive training by {self._settings.method} needs its own head: set "
-                "network.contrast.layout to it."
-            )
-        if self._settings.mask_patients and int(context.patients.min()) == int(context.patients.max()):
-            raise TrainingError(
-                "all training images of the site are of one patient, so none is a negative of another: let the site "
-                "add patients, or set contrastive.mask_patients to false."
-            )
-        return contrastive.of(self._settings)(context, self._settings)
-
-
-def build_contrastive(settings: ContrastiveSettings) -> Contrastive:
-    """Build the objective that the settings name."""
-    return Contrastive(settings)
+    Raises:
+        SettingsError: The network has no contrastive head of this method.
+        TrainingError: The site has fewer images than a batch, or one patient only.
+    """
+    if (context.head.predictor is not None) != settings.predicts:
+        raise SettingsError(
+            f"contrastive training by {settings.method} needs its own head: set network.contrast.layout to it."
+        )
+    if settings.mask_patients and int(context.patients.min()) == int(context.patients.max()):
+        raise TrainingError(
+            "all training images of the site are of one patient, so none is a negative of another: let the site add "
+            "patients, or set contrastive.mask_patients to false."
+        )
+    return contrastive.of(settings)(context, settings)

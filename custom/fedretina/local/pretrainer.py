@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedretina.contrastive.objective import ContrastiveContext, Views, build_contrastive
+from fedretina.contrastive.objective import ContrastiveContext, Views, begin_contrastive
 from fedretina.corrections.correction import build_correction
 from fedretina.data.augment import one_view, two_views
 from fedretina.data.modalities import modality_named
@@ -125,7 +125,7 @@ class Pretrainer:
             keys = model.keys(received, "pretrain")
             own = ContrastiveContext(model.net, mine, count, size, purpose, first_views, patients, model.device, keys)
             with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                objective = build_contrastive(phase.contrastive).begin(own)  # before a correction hooks into the net
+                objective = begin_contrastive(phase.contrastive, own)  # before a correction hooks into the net
             with correction_scope(build_correction(self._experiment.correction, settings), context) as correction:
                 optimiser = RoundOptimiser(model.net, settings)
                 optimiser.recall(start.memory)

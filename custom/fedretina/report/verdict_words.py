@@ -39,7 +39,7 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
         return "What sharing was worth cannot be told here: there was no model to compare with."
     measure, control = verdict["measure"], _control(rival, verdict["start"])
     skill = MEASURES[measure]
-    with_others, alone = (_auc(test["models"][name][measure]) for name in (FEDERATED, rival))
+    with_others, alone = (number(test["models"][name][measure]) for name in (FEDERATED, rival))
     gap = test["differences"][rival].get(measure, {})
     shared = verdict["shared"]
     images, patients = some(test["images"], "image"), some(test["patients"], "patient")
@@ -163,7 +163,3 @@ def _gap(gap: Mapping[str, Any] | None, style: str) -> str:
     places = 1 if any(0 < abs(end) < 0.5 for end in points[1:]) else 0
     value, low, high = (number(one, places) for one in points)
     return f"{value} ({low} to {high} points)"
-
-
-def _auc(value: float | None) -> str:
-    return number(value)

@@ -156,7 +156,10 @@ def youden_theta(
     return Theta(_FALLBACKS[settings.fallback](u, previous), None, obstacle, errors, u.size)
 
 
-def official_theta(u: NDArray[np.floating], wrong: NDArray[np.bool_]) -> Theta:
+@theta_rule(OfficialSettings)
+def official_theta(
+    u: NDArray[np.floating], wrong: NDArray[np.bool_], settings: OfficialSettings, previous: float | None
+) -> Theta:
     """Theta as the published FedUAA code (2025-07-10) computes it, kept for reproductions.
 
     It maximises TPR - FPR, in floating point, over scikit-learn's `roc_curve` with its first point. Where
@@ -168,6 +171,8 @@ def official_theta(u: NDArray[np.floating], wrong: NDArray[np.bool_]) -> Theta:
     Args:
         u: Uncertainty [N] in (0, 1].
         wrong: Whether the answer was wrong [N], bool or 0 and 1.
+        settings: Not read: the rule has none of its own.
+        previous: Not read.
 
     Returns:
         A theta in (0, 2]. J is None unless the reason is "youden".
@@ -190,13 +195,6 @@ def official_theta(u: NDArray[np.floating], wrong: NDArray[np.bool_]) -> Theta:
         return Theta(float(curve.thresholds[kept][best]), float(gain[best]), "youden", errors, u.size)
     first = min(float(curve.thresholds[0]) + 1, 2.0)
     return Theta(first, None, obstacle or "uninformative", errors, u.size)
-
-
-@theta_rule(OfficialSettings)
-def _official(
-    u: NDArray[np.floating], wrong: NDArray[np.bool_], settings: OfficialSettings, previous: float | None
-) -> Theta:
-    return official_theta(u, wrong)
 
 
 class Roc(NamedTuple):
