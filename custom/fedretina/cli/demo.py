@@ -22,8 +22,8 @@ _QUICK = ("phantom_images=32", "images.image_size=32", "network.weights.source=n
 def demo(ctx: click.Context, quick: bool, root: Path, run: str | None, threads: int | None) -> None:
     """Run FedUAA over five phantom hospitals through FLARE's simulator.
 
-    Needs the installed package alone: no images, no checkout, no network. It takes three to four minutes on two idle
-    cores (--quick: one), and ends with the table, each hospital's verdict and the paths of the reports. The images are
+    Needs the installed package alone: no images, no checkout, no network. It takes one to two minutes on two idle
+    cores (--quick: less), and ends with the table, each hospital's verdict and the paths of the reports. The images are
     synthetic: they show that the software works, not how good a method is. Research software, not a medical device.
 
     `fedretina simulate feduaa` does the same and takes your own sites and settings.
