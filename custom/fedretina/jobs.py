@@ -17,11 +17,17 @@ import yaml
 
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.kit.job_folder import (
+    AGGREGATOR,
     CONFIGS,
+    CONTROLLER,
+    EXECUTOR,
     EXPERIMENT,
     FILTER,
+    LEARNER,
+    LEARNER_EXECUTOR,
     META,
     SCRIPT,
+    SERVER_RUN,
 )
 from fedretina.rows import row
 from fedretina.rows.recipes import recipe
@@ -32,10 +38,6 @@ from fedretina.yaml_file import parse_yaml, read_text
 
 TASKS = ("prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "curve", "finalise")
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
-_CONTROLLER = "fedretina.flare.controller.RoundController"
-_EXECUTOR = "fedretina.flare.executor.TrainerExecutor"
-_LEARNER_EXECUTOR = "nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor"
-_LEARNER = "fedretina.flare.learner.TrainerLearner"
 # FLARE's sites give up after 60 s where the server's process of the job is slow to start, and take the job with them.
 _PATIENCE_S = 300.0
 
@@ -322,7 +324,7 @@ def _client() -> dict[str, object]:
     return {
         "format_version": 2,
         "max_runner_sync_timeout": _PATIENCE_S,
-        "executors": [{"tasks": [*TASKS], "executor": {"path": _EXECUTOR, "args": {}}}],
+        "executors": [{"tasks": [*TASKS], "executor": {"path": EXECUTOR, "args": {}}}],
         "task_data_filters": _filters("order"),
         "task_result_filters": _filters("answer", ledger=True),
         "components": [],
@@ -334,14 +336,14 @@ def _client_of_learner() -> dict[str, object]:
     executors = []
     for task in TASKS:
         args = {"learner_id": "learner", "train_task": task, "validate_task": "not_used"}
-        executors.append({"tasks": [task], "executor": {"path": _LEARNER_EXECUTOR, "args": args}})
-    return {**_client(), "executors": executors, "components": [{"id": "learner", "path": _LEARNER, "args": {}}]}
+        executors.append({"tasks": [task], "executor": {"path": LEARNER_EXECUTOR, "args": args}})
+    return {**_client(), "executors": executors, "components": [{"id": "learner", "path": LEARNER, "args": {}}]}
 
 
 def _server() -> dict[str, object]:
     def workflow(name: str, tasks: Sequence[str]) -> dict[str, object]:
         args = {"tasks": [*tasks], "budget_s": 3600, "grace_s": 5.0, "repeats": 2}
-        return {"id": name, "path": _CONTROLLER, "args": args}
+        return {"id": name, "path": CONTROLLER, "args": args}
 
     return {
         "format_version": 2,
@@ -349,8 +351,8 @@ def _server() -> dict[str, object]:
         "task_data_filters": _filters("order"),
         "task_result_filters": [],
         "components": [
-            {"id": "run", "path": "fedretina.flare.server_run.ServerRun", "args": {}},
-            {"id": "aggregator", "path": "fedretina.flare.aggregator.SpoolAggregator", "args": {}},
+            {"id": "run", "path": SERVER_RUN, "args": {}},
+            {"id": "aggregator", "path": AGGREGATOR, "args": {}},
         ],
         "workflows": [workflow("train", TASKS[:4]), workflow("finalise", TASKS[4:])],
     }

@@ -1,6 +1,6 @@
 """What a job may hold at a hardened end: the classes it may name, the files of its apps, and nothing that is looked up.
 
-One list of classes serves startup kits, the site's filter, exported jobs and their tests.
+One list of classes serves jobs, startup kits, the site's filter, exported jobs and their tests.
 
 FLARE reads a job's configuration as HOCON or YAML where the JSON is missing, and these include files, addresses and
 environment variables of the machine that reads them. In JSON it fills in variables between braces, which hold folders,
@@ -17,19 +17,15 @@ from typing import Any
 
 from fedretina.told import one_line
 
+AGGREGATOR = "fedretina.flare.aggregator.SpoolAggregator"
+CONTROLLER = "fedretina.flare.controller.RoundController"
+EXECUTOR = "fedretina.flare.executor.TrainerExecutor"
 FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
-OWN_CLASSES = (
-    "fedretina.flare.aggregator.SpoolAggregator",
-    "fedretina.flare.controller.RoundController",
-    "fedretina.flare.executor.TrainerExecutor",
-    "fedretina.flare.learner.TrainerLearner",
-    "fedretina.flare.server_run.ServerRun",
-    FILTER,
-)
-"""Of this package, each by its full name: a prefix would let a job build anything that the package holds."""
-FLARE_CLASSES = ("nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor",)
-"""Of FLARE, those that the jobs of this package use."""
-ALLOWED_CLASSES = (*OWN_CLASSES, *FLARE_CLASSES)
+LEARNER = "fedretina.flare.learner.TrainerLearner"
+LEARNER_EXECUTOR = "nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor"
+SERVER_RUN = "fedretina.flare.server_run.ServerRun"
+ALLOWED_CLASSES = (AGGREGATOR, CONTROLLER, EXECUTOR, FILTER, LEARNER, LEARNER_EXECUTOR, SERVER_RUN)
+"""Each by its full name: a prefix would let a job build anything that a package holds."""
 RESULT_FILTERS = frozenset({FILTER})
 """Filters that a job may put behind a site's own: they pass or refuse, and never add."""
 _NAMES = ("path", "class_path", "name")
