@@ -21,9 +21,9 @@ from fedretina.gate import gate
 from fedretina.prediction import predictor, worklist_page
 from fedretina.prediction.eyes import by_pattern
 from fedretina.prediction.phrases import LANGUAGES, Phrases, phrases
-from fedretina.prediction.worklist_page import TEMPLATES
 from fedretina.report import card
 from fedretina.report.card_words import promise_words, set_sentences, share_words, verdict_words
+from fedretina.report.page_templates import TEMPLATES
 from fedretina.report.text import percent
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment

@@ -21,7 +21,8 @@ from fedretina.prediction.photographs import SIDE, thumbnail
 from fedretina.prediction.phrases import Phrases
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import readable, stops, work_list, write_images, write_patients
-from fedretina.prediction.worklist_page import TEMPLATES, Pictures, summary_words, worklist_page
+from fedretina.prediction.worklist_page import Pictures, summary_words, worklist_page
+from fedretina.report.page_templates import TEMPLATES
 from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.storage import read_json
 from fedretina.uncertainty.referral import UNREADABLE, Referral, refer

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,10 +17,9 @@ from fedretina.prediction.phrases import Language, Phrases
 from fedretina.prediction.worklist import Patient, Photograph, cell, readable
 from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS
 from fedretina.report.card_words import promise_words, refers_by_chance, set_sentences, verdict_words
+from fedretina.report.page_templates import TEMPLATES, templates
 from fedretina.report.text import threshold_places
 from fedretina.settings.scheme import GradingScheme
-
-TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"
 
 _SCRIPT_WORDS = (
     *("decimal", "percent", "slider.at", "slider.own", "slider.of", "slider.unknown"),
@@ -96,15 +94,6 @@ def worklist_page(
     Returns:
         HTML.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     say = Phrases(language)
     script = (TEMPLATES / "worklist.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -116,7 +105,8 @@ def worklist_page(
     ]
     words = {key: say.phrase(key) for key in _SCRIPT_WORDS} | {"view.small": say("view.small", folder=pictures.folder)}
     maps = pictures.drawn_maps()
-    page = environment.get_template("worklist.html.j2").render(
+    template = templates().get_template("worklist.html.j2")
+    page = template.render(
         say=say,
         number=say.number,
         language=language,

@@ -15,13 +15,13 @@ from fedretina.data.check.rows import NO_LABEL
 from fedretina.data.check.rules import Finding
 from fedretina.errors import DataError
 from fedretina.plurals import counted
+from fedretina.report.page_templates import templates
 from fedretina.report.text import NOTICE, STAYS
 
 if TYPE_CHECKING:
     from fedretina.data.check.report import CheckReport
 
 SYNTHETIC = "SYNTHETIC IMAGES (phantom hospital): drawn by a program, no patient is shown."
-TEMPLATES = Path(__file__).parent / "templates"
 PICTURED = 6  # cases of a finding whose images are shown
 FEW = 5
 SIZES_TOLD = 8
@@ -39,16 +39,8 @@ def data_check_page(report: CheckReport, chosen: Sequence[Sequence[Shown]], root
     Returns:
         HTML. It shows patients' images and names their files.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("data_check.html.j2").render(
+    template = templates().get_template("data_check.html.j2")
+    page = template.render(
         report=report,
         notice=NOTICE,
         stays=STAYS,

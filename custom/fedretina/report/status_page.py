@@ -10,20 +10,16 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import AWAITS
 from fedretina.plurals import counted
+from fedretina.report.page_templates import TEMPLATES, templates
 from fedretina.report.text import by_name, by_site, size
 
 if TYPE_CHECKING:  # the record is made of names and numbers; who draws it needs nothing of a kit
-    from jinja2 import Template
-
     from fedretina.kit.end_status import EndStatus, Process, RunStatus
 
-_TEMPLATES = Path(__file__).parent / "templates"
 _OLD_S = 300
 
 
@@ -36,10 +32,12 @@ def status_page(status: EndStatus) -> str:
     Returns:
         HTML, complete.
     """
-    script = (_TEMPLATES / "status.js").read_text(encoding="utf-8")
+    script = (TEMPLATES / "status.js").read_text(encoding="utf-8")
     connection, well = _connection(status)
     first = status.runs[0] if status.runs else None
-    page: str = _template().render(
+    found = templates(size=size, moment=moment, span=span, by_site=by_site)
+    template = found.get_template("status.html.j2")
+    page: str = template.render(
         status=status,
         server=status.role == "server",
         script=script,
@@ -59,22 +57,6 @@ def status_page(status: EndStatus) -> str:
         undated=sum(run.undated for run in status.runs),
     )
     return page + "\n"
-
-
-@cache
-def _template() -> Template:
-    """The template, compiled once in a process that writes the page every minute."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"size": size, "moment": moment, "span": span, "by_site": by_site}
-    return environment.get_template("status.html.j2")
 
 
 def moment(when: float | None) -> str:
