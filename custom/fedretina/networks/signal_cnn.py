@@ -25,9 +25,9 @@ class SignalEncoder(Encoder):
         reduce: That layer with its ReLU.
     """
 
-    def __init__(self, stages: list[nn.Module], widths: tuple[int, ...]) -> None:
-        super().__init__(stages, widths)
-        self.reduce = nn.Sequential(nn.Linear(_PLACES * widths[-1], _FEATURES), nn.ReLU(inplace=True))
+    def __init__(self, stages: list[nn.Module]) -> None:
+        super().__init__(stages, _WIDTHS)
+        self.reduce = nn.Sequential(nn.Linear(_PLACES * _WIDTHS[-1], _FEATURES), nn.ReLU(inplace=True))
         self.features = _FEATURES
 
     def forward_stages(self, x: Tensor) -> list[Tensor]:
@@ -75,7 +75,7 @@ def signal_cnn_encoder() -> Encoder:
             nn.Sequential(nn.Conv2d(channels, width, (1, kernel)), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
         )
         channels = width
-    return SignalEncoder(stages, _WIDTHS)
+    return SignalEncoder(stages)
 
 
 def _long_enough(x: Tensor) -> Tensor:

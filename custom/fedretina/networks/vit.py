@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedretina.errors import SettingsError, TrainingError
+from fedretina.errors import TrainingError
 from fedretina.networks.encoder import Encoder, encoder
 from fedretina.settings.encoder import ViTSmallTraits
 
 _WIDTH, _DEPTH, _HEADS, _GROUPS = 384, 12, 6, 4
+_PATCH = ViTSmallTraits.patch
 _WAVELENGTH = 10_000.0
 _NORM_EPS = 1e-6
 
@@ -41,31 +42,25 @@ def sine_cosine_positions(width: int, rows: int, columns: int) -> Tensor:
 
 
 class PatchEmbedding(nn.Module):
-    """Cuts images into square patches, projects each to a token and adds its position.
+    """Cuts images into square patches, projects each to a token and adds its position."""
 
-    Args:
-        width: Channels of a token.
-        patch: Side of a patch in pixels.
-    """
-
-    def __init__(self, width: int, patch: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.width, self.patch = width, patch
-        self.projection = nn.Conv2d(3, width, patch, stride=patch)
+        self.projection = nn.Conv2d(3, _WIDTH, _PATCH, stride=_PATCH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the tokens `[B, width, H / patch, W / patch]` of images `[B, 3, H, W]`.
+        """Return the tokens `[B, 384, H / 16, W / 16]` of images `[B, 3, H, W]`.
 
         Raises:
             TrainingError: The images are not RGB, or a side is not a whole number of patches.
         """
-        if x.dim() != 4 or x.shape[1] != 3 or x.shape[2] % self.patch or x.shape[3] % self.patch:
+        if x.dim() != 4 or x.shape[1] != 3 or x.shape[2] % _PATCH or x.shape[3] % _PATCH:
             raise TrainingError(
-                f"The encoder cuts RGB images [B, 3, H, W] into patches of {self.patch} x {self.patch} pixels, but got "
-                f"{tuple(x.shape)}; set images.image_size to a multiple of {self.patch}."
+                f"The encoder cuts RGB images [B, 3, H, W] into patches of {_PATCH} x {_PATCH} pixels, but got "
+                f"{tuple(x.shape)}; set images.image_size to a multiple of {_PATCH}."
             )
         tokens: Tensor = self.projection(x)
-        positions = sine_cosine_positions(self.width, *tokens.shape[2:])
+        positions = sine_cosine_positions(_WIDTH, *tokens.shape[2:])
         return tokens + positions.to(tokens.device)
 
 
@@ -89,7 +84,7 @@ class TokenBlocks(nn.Module):
 
 
 @encoder(ViTSmallTraits)
-def vit_small_encoder(patch: int = ViTSmallTraits.patch) -> Encoder:
+def vit_small_encoder() -> Encoder:
     """Return an untrained ViT-Small encoder (F = 384, 21.6 million weights), for sides that are multiples of a patch.
 
     Stage 0 embeds the patches, stages 1 to 4 are three blocks each; the final LayerNorm ends the last one, and the
@@ -102,18 +97,10 @@ def vit_small_encoder(patch: int = ViTSmallTraits.patch) -> Encoder:
     which changes neither weights nor operations, so the OCT paper's figures fit both; there is no class token; and the
     projection of the patches is trained, where MoCo v3 holds it still. There is no dropout: it would draw from torch's
     global generator. The start is drawn from that generator too; `build_network` seeds it.
-
-    Args:
-        patch: Side of a patch in pixels, a power of two. Half the side gives four times the tokens, for small images.
-
-    Raises:
-        SettingsError: The patch is not a power of two.
     """
     from torchvision.models.vision_transformer import EncoderBlock
 
-    if patch < 1 or patch & (patch - 1):
-        raise SettingsError(f"The side of a patch must be a power of two, but {patch} was given; choose 8, 16 or 32.")
-    embedding = PatchEmbedding(_WIDTH, patch)
+    embedding = PatchEmbedding()
     each = _DEPTH // _GROUPS
     stages: list[nn.Module] = [embedding]
     for number in range(1, _GROUPS + 1):
@@ -134,7 +121,7 @@ def _start(encoder: Encoder, embedding: PatchEmbedding) -> None:
         elif isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
-    bound = math.sqrt(6 / (3 * embedding.patch**2 + _WIDTH))
+    bound = math.sqrt(6 / (3 * _PATCH**2 + _WIDTH))
     nn.init.uniform_(embedding.projection.weight, -bound, bound)
     if embedding.projection.bias is not None:
         nn.init.zeros_(embedding.projection.bias)
