@@ -8,7 +8,6 @@ one core.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.common import RESULTS, machine
+from benchmarks.common import RESULTS, ROOT, machine
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.errors import QuorumError, RefusedError, TrainingError
@@ -28,9 +27,10 @@ from fedretina.local.site import Site
 from fedretina.seeds import generator
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings
-from fedretina.storage import read_json
+from fedretina.storage import read_json, write_json
+from fedretina_papers.packed import pack, unpack
 
-STORED = RESULTS / "hostile_site.json"
+STORED = RESULTS / "hostile_site.jsonl.gz"
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
 HOSTILE = "site-2"
 EXPERIMENT: dict[str, Any] = {
@@ -111,39 +111,42 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--budget", type=float, default=1500.0, help="CPU seconds after which no run is begun")
+    parser.add_argument("--scratch", type=Path, default=ROOT / "scratch" / "hostile_site")
     parser.add_argument("--render", action="store_true", help="only write the page")
     chosen = parser.parse_args()
     if not chosen.render:
         torch.set_num_threads(1)
-        _measure([int(seed) for seed in chosen.seeds.split(",")], chosen.budget)
+        _measure([int(seed) for seed in chosen.seeds.split(",")], chosen.budget, chosen.scratch)
     from benchmarks.hostile_site_page import write_page
 
-    write_page(json.loads(STORED.read_text(encoding="utf-8")))
+    write_page(STORED)
     return 0
 
 
-def _measure(seeds: list[int], budget: float) -> None:
+def _measure(seeds: list[int], budget: float, done: Path) -> None:
+    done.mkdir(parents=True, exist_ok=True)
+    if STORED.exists() and not any(done.iterdir()):
+        unpack(STORED, done)
     experiment = Experiment.resolve(EXPERIMENT)
     settings = SiteDataSettings(phantom_images=experiment.phantom_images)
     for seed in seeds:
         with tempfile.TemporaryDirectory() as cache:  # of what frozen stages make of the images
             data = {name: load_site_data(name, settings, experiment.images, seed, Path(cache) / name) for name in SITES}
-            _seed(seed, budget, data)
+            _seed(seed, budget, data, done)
 
 
-def _seed(seed: int, budget: float, data: Mapping[str, SiteData]) -> None:
-    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {"cases": []}
-    done = {(case["rule"], case["attack"], case["seed"]) for case in stored["cases"]}
+def _seed(seed: int, budget: float, data: Mapping[str, SiteData], done: Path) -> None:
     for attack in ATTACKS:
         for rule in WEIGHED if attack == FORGED else RULES:
-            if (rule, attack, seed) in done:
+            file = done / f"{seed}-{attack}-{rule}.json"
+            if file.exists():
                 continue
             if time.process_time() > budget:
                 return
             found = one_run(RULES[rule], ATTACKS[attack], seed, data)
-            stored["cases"].append({"rule": rule, "attack": attack, "seed": seed, **found})
-            stored |= {"settings": EXPERIMENT, "machine": machine(), "hostile": HOSTILE}
-            STORED.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            case = {"rule": rule, "attack": attack, "seed": seed, "hostile": HOSTILE, "settings": EXPERIMENT}
+            write_json(file, case | found | {"machine": machine()})
+            pack(done, STORED)
             print(rule, "|", attack, "|", seed, "|", found["cpu_s"], found["test_auc"] or found["stopped"], flush=True)
 
 
@@ -167,13 +170,12 @@ def one_run(aggregation: Mapping[str, Any], attack: Attack, seed: int, data: Map
     return {
         "cpu_s": round(time.process_time() - began, 1),
         "stopped": stopped,
-        "chosen": results["chosen"] if results else None,
         "test_auc": {site: figures.get("test_auc") for site, figures in sorted(found.items())},
         "images": {
             site: [figures[f"images_{s}"] for s in ("train", "test")] for site, figures in sorted(found.items())
         },
         "weights": [record["weights"] for record in trained],
-        "robust": [record.get("robust", {}) for record in trained],
+        "taken": [record.get("robust", {}).get("taken") for record in trained],
     }
 
 

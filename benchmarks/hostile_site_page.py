@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.common import ROOT
+from benchmarks.hostile_site import ATTACKS, RULES
 from benchmarks.render import machine_line
+from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "robust_rules.md"
 _BEGIN, _END = "<!-- begin figures -->", "<!-- end figures -->"
@@ -20,28 +23,29 @@ class _Case(NamedTuple):
     auc: float | None
 
 
-def write_page(stored: Mapping[str, Any]) -> None:
+def write_page(stored: Path) -> None:
     """Write the figures into the page, whose other words are written by hand."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
     after = rest.partition(_END)[2]
     PAGE.write_text(f"{before}{_BEGIN}\n{figures(stored)}\n{_END}{after}", encoding="utf-8")
 
 
-def figures(stored: Mapping[str, Any]) -> str:
+def figures(stored: Path) -> str:
     """Tables and what they say; a seed that is not complete is left out."""
-    hostile = stored["hostile"]
-    pairs = list(dict.fromkeys((case["rule"], case["attack"]) for case in stored["cases"]))
+    runs = list(read_packed(stored).values())
+    hostile = runs[-1]["hostile"]
+    pairs = {(run["rule"], run["attack"]) for run in runs}
     seeds = [
         seed
-        for seed in sorted({case["seed"] for case in stored["cases"]})
-        if {(case["rule"], case["attack"]) for case in stored["cases"] if case["seed"] == seed} == set(pairs)
+        for seed in sorted({run["seed"] for run in runs})
+        if {(run["rule"], run["attack"]) for run in runs if run["seed"] == seed} == pairs
     ]
-    found = [case for case in stored["cases"] if case["seed"] in seeds]
+    found = [run for seed in seeds for run in runs if run["seed"] == seed]
     cases = [_Case(case["rule"], case["attack"], case["seed"], _macro(case, hostile)) for case in found]
-    rules, attacks = (list(dict.fromkeys(pair[at] for pair in pairs)) for at in (0, 1))
+    rules, attacks = ([one for one in known if any(one in pair for pair in pairs)] for known in (RULES, ATTACKS))
     parts = [
         "Written by `python -m benchmarks.hostile_site --render` from "
-        "[the stored runs](../benchmarks/results/hostile_site.json). "
+        "[the stored runs](../benchmarks/results/hostile_site.jsonl.gz). "
         f"Macro test AUC, the plain mean over the four honest sites; mean over {len(seeds)} seeds "
         f"({', '.join(map(str, seeds))}), smallest and largest in brackets. 0.5 is chance.",
         "",
@@ -62,9 +66,9 @@ def figures(stored: Mapping[str, Any]) -> str:
         "",
         *_reading(cases, rules, attacks, seeds),
         "",
-        *_sizes(stored, found, hostile),
+        *_sizes(found, hostile),
         "",
-        machine_line(stored["machine"]),
+        machine_line(runs[-1]["machine"]),
     ]
     return "\n".join(parts)
 
@@ -94,8 +98,8 @@ def _counted(cases: Sequence[Mapping[str, Any]], rule: str, attack: str, hostile
     found = []
     for case in cases:
         if case["rule"] == rule and case["attack"] == attack:
-            for weights, robust in zip(case["weights"], case["robust"], strict=True):
-                found.append(robust["taken"][hostile] if "taken" in robust else weights[hostile])
+            for weights, taken in zip(case["weights"], case["taken"], strict=True):
+                found.append((taken or weights)[hostile])
     return f"{statistics.fmean(found):.3f}" if found else "-"
 
 
@@ -132,8 +136,8 @@ def _reading(cases: Sequence[_Case], rules: Sequence[str], attacks: Sequence[str
     ]
 
 
-def _sizes(stored: Mapping[str, Any], found: Sequence[Mapping[str, Any]], hostile: str) -> list[str]:
-    settings = stored["settings"]
+def _sizes(found: Sequence[Mapping[str, Any]], hostile: str) -> list[str]:
+    settings = found[-1]["settings"]
     images = next(case["images"] for case in found if case["images"])
     sites = ", ".join(
         f"{site} {train:.0f}/{test:.0f}{' (hostile)' if site == hostile else ''}"

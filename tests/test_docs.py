@@ -175,7 +175,7 @@ def test_the_readme_leads_to_the_glossary():
 
 
 def test_the_figures_of_the_robust_rules_are_the_stored_ones():
-    rendered = figures(json.loads((ROOT / "benchmarks" / "results" / "hostile_site.json").read_text()))
+    rendered = figures(ROOT / "benchmarks" / "results" / "hostile_site.jsonl.gz")
     assert f"figures -->\n{rendered}\n<!-- end" in (DOCS / "robust_rules.md").read_text(encoding="utf-8")
 
 

@@ -3,7 +3,6 @@
 What a study costs lies in its constants (sizes, rows, draws), which are small here; nothing else of it is changed.
 """
 
-import json
 import shutil
 import sys
 from functools import partial
@@ -158,8 +157,8 @@ def run_hostile_site(bench):
     bench.set(hostile_site, "EXPERIMENT", small)
     for name, kept in (("RULES", ("UAW", "median")), ("ATTACKS", ("none", "turned, x5"))):
         bench.set(hostile_site, name, {one: getattr(hostile_site, name)[one] for one in kept})
-    bench.main(hostile_site, "--seeds", "1", "--budget", "1e9")
-    assert len(json.loads(stored.read_text())["cases"]) == 4
+    bench.main(hostile_site, "--seeds", "1", "--budget", "1e9", "--scratch", bench.folder / "scratch")
+    assert len(read_packed(stored)) == 4
     assert "median" in page.read_text()
 
 
