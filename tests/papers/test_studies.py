@@ -223,6 +223,7 @@ def test_a_study_runs_in_small_from_its_images_to_its_page(name, monkeypatch, tm
 ELSEWHERE = {
     "wire_codec_sizes": "test_studies.py",  # with the codecs' page
     "leaks": "test_leaks.py",
+    "small_sites_figures": "test_small_sites_study.py",
     "trust_page": "test_studies_of_answers.py",
 }
 NO_STUDIES = {
