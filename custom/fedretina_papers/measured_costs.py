@@ -18,7 +18,7 @@ from fedretina.settings.network import NetworkSettings
 from fedretina.storage import read_json, write_json
 from fedretina_papers.costs.forward_cost import forward_cost
 from fedretina_papers.costs.peak_memory import peak_memory
-from fedretina_papers.costs.timing import step_seconds
+from fedretina_papers.costs.side_by_side import side_by_side
 from fedretina_papers.costs.workload import Workload
 from fedretina_papers.plan import BenchmarkPlan
 
@@ -86,7 +86,7 @@ def _timed(workload: Workload) -> float:
         import torch
 
         wait = torch.cuda.synchronize
-    return step_seconds(step, _REPEATS, synchronise=wait).median
+    return side_by_side({"answer": step}, "answer", _REPEATS, synchronise=wait)["answer"].seconds.median
 
 
 def _answering(experiment: Experiment) -> NetworkSettings:

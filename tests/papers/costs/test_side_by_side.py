@@ -42,6 +42,20 @@ def test_a_load_that_all_meet_leaves_the_ratio_alone():
     assert found["b"].seconds.median == 6
 
 
+def test_a_device_is_waited_for_inside_the_time_and_before_it():
+    now, waits = [0.0], [0]
+
+    def step():
+        now[0] += 3.0
+
+    def wait():
+        now[0] += 0.25 if waits[0] % 2 else 1000.0
+        waits[0] += 1
+
+    found = side_by_side({"a": step}, "a", 5, 2, wait, clock=lambda: now[0])
+    assert found["a"].seconds == (3.25, 3.25, 3.25)
+
+
 def test_what_cannot_be_measured():
     for words in ({"repeats": 0}, {"warm_up": -1}, {"base": "z"}):
         with pytest.raises(SettingsError, match="beside"):
