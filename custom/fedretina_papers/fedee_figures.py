@@ -18,7 +18,7 @@ from fedretina.uncertainty.evidence import as_if_graded
 from fedretina_papers.asked import Asked, Read, read_asked
 from fedretina_papers.member_figures import member_figures
 from fedretina_papers.statistics.classification import classification
-from fedretina_papers.statistics.conformal import conformal_rule, judge_sets, prediction_sets
+from fedretina_papers.statistics.conformal import conformal_quantile, judge_sets, prediction_sets
 from fedretina_papers.statistics.majority_baseline import majority_baseline
 from fedretina_papers.statistics.refer_for_accuracy import at_threshold, refer_for_accuracy
 from fedretina_papers.statistics.selective import selective_accuracy, selective_balanced_accuracy
@@ -188,22 +188,13 @@ def _refer(
 
 
 def _sets(answers: Answers, asked: Asked, val: np.ndarray, alpha: float) -> dict[str, Any]:
-    rule = conformal_rule(val, asked.val_labels, alpha)
-    found = judge_sets(prediction_sets(answers.probabilities, rule), answers.labels, answers.patients)
+    quantile = conformal_quantile(val, asked.val_labels, alpha)
+    found = judge_sets(prediction_sets(answers.probabilities, quantile), answers.labels)
     share, patients = found.coverage, len(set(answers.patients))
     if patients < answers.labels.size:  # as if a patient's images said the same: never too narrow
         wide = exact_interval(round(patients * share.value), patients)
-        share = share if wide is None else share._replace(low=wide.low, high=wide.high)
-    return {
-        "coverage": rounded(share.value),
-        "low": rounded(share.low),
-        "high": rounded(share.high),
-        "size": rounded(found.mean_size),
-        "single": rounded(found.single),
-        "empty": rounded(found.empty),
-        "whole": rounded(found.whole),
-        "calibration": rule.images,
-    }
+        share = share if wide is None else share._replace(high=wide.high)
+    return {"coverage": rounded(share.value), "high": rounded(share.high), "size": rounded(found.mean_size)}
 
 
 def _distributions(answers: Answers, asked: Asked, read: Read) -> dict[str, Any]:

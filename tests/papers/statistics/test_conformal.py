@@ -1,20 +1,14 @@
-"""Conformal sets: the quantile by hand, coverage over many draws, ties, and calibrations that are too small."""
+"""Conformal sets: the quantile by hand, coverage over many draws, and calibrations that are too small."""
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina_papers.statistics.conformal import (
-    ConformalRule,
-    conformal_rule,
-    judge_sets,
-    prediction_sets,
-)
+from fedretina_papers.statistics.conformal import conformal_quantile, judge_sets, prediction_sets
 
 
 def made(rng, n, classes=4):
@@ -29,86 +23,53 @@ def test_the_quantile_is_the_kth_smallest_score():
     probabilities = np.column_stack([1 - own, own])
     labels = np.zeros(9, dtype=int)
     for alpha, k in ((0.1, 9), (0.2, 8), (0.25, 8), (0.5, 5), (0.9, 1)):
-        rule = conformal_rule(probabilities, labels, alpha)
-        assert rule.quantile == pytest.approx(own[k - 1])
+        assert conformal_quantile(probabilities, labels, alpha) == pytest.approx(own[k - 1])
         assert k == math.ceil(10 * (1 - alpha) - 1e-9)
-    assert conformal_rule(probabilities, labels, 0.09).quantile == math.inf
+    assert conformal_quantile(probabilities, labels, 0.09) == math.inf
 
 
-@pytest.mark.parametrize("score", ["lac", "aps"])
-def test_a_calibration_that_is_too_small_gives_whole_sets(score):
+def test_a_calibration_that_is_too_small_gives_whole_sets():
     rng = np.random.default_rng(1)
     for n in (0, 1, 8):
         probabilities, labels = made(rng, n) if n else (np.empty((0, 4)), np.empty(0, dtype=int))
-        rule = conformal_rule(probabilities, labels, 0.1, score)
-        assert (rule.quantile, rule.images) == (math.inf, n)
-        assert prediction_sets(made(rng, 5)[0], rule).all()
+        quantile = conformal_quantile(probabilities, labels, 0.1)
+        assert quantile == math.inf
+        assert prediction_sets(made(rng, 5)[0], quantile).all()
 
 
-@pytest.mark.parametrize("score", ["lac", "aps"])
-def test_coverage_over_many_draws_is_what_was_asked(score):
+def test_coverage_over_many_draws_is_what_was_asked():
     rng = np.random.default_rng(2)
     alpha, n, covered = 0.2, 24, []
     for _ in range(1500):
-        rule = conformal_rule(*made(rng, n), alpha, score)
+        quantile = conformal_quantile(*made(rng, n), alpha)
         probabilities, labels = made(rng, 20)
-        covered.append(np.mean(prediction_sets(probabilities, rule)[np.arange(20), labels]))
+        covered.append(np.mean(prediction_sets(probabilities, quantile)[np.arange(20), labels]))
     mean, error = np.mean(covered), np.std(covered) / math.sqrt(len(covered))
-    assert mean >= 1 - alpha - 3 * error
-    if score == "lac":  # the likeliest grade, which is always in, lifts the other
-        assert mean <= 1 - alpha + 1 / (n + 1) + 3 * error
+    assert 1 - alpha - 3 * error <= mean <= 1 - alpha + 1 / (n + 1) + 3 * error
 
 
-def test_the_scores_by_hand():
+def test_a_grade_is_in_up_to_the_quantile_and_a_set_may_be_empty():
     row = np.array([[0.5, 0.3, 0.15, 0.05]])
-    for quantile, lac, aps in ((0.5, [1, 0, 0, 0], [1, 0, 0, 0]), (0.8, [1, 1, 0, 0], [1, 1, 0, 0])):
-        assert prediction_sets(row, ConformalRule("lac", quantile, 0.1, 9)).astype(int)[0].tolist() == lac
-        assert prediction_sets(row, ConformalRule("aps", quantile, 0.1, 9)).astype(int)[0].tolist() == aps
-    assert prediction_sets(row, ConformalRule("aps", 0.949, 0.1, 9)).sum() == 2
-    assert prediction_sets(row, ConformalRule("aps", 0.951, 0.1, 9)).sum() == 3
+    for quantile, grades in ((0.4, 0), (0.5, 1), (0.7, 2), (0.849, 2), (0.851, 3)):
+        assert prediction_sets(row, quantile)[0].tolist() == [at < grades for at in range(4)]
 
 
-def test_the_likeliest_grade_is_in_an_adaptive_set_and_need_not_be_in_the_other():
-    row = np.array([[0.6, 0.4]])
-    assert prediction_sets(row, ConformalRule("aps", 0.3, 0.1, 9)).tolist() == [[True, False]]
-    assert prediction_sets(row, ConformalRule("lac", 0.3, 0.1, 9)).tolist() == [[False, False]]
-
-
-def test_tied_grades_are_in_together_whatever_their_order():
-    row = np.array([0.4, 0.2, 0.2, 0.2])
-    rule = ConformalRule("aps", 0.5, 0.1, 9)
-    for order in itertools.permutations(range(4)):
-        assert prediction_sets(row[list(order)][None], rule)[0].tolist() == [at == 0 for at in order]
-
-
-def test_the_least_likely_grade_scores_exactly_one():
-    rng = np.random.default_rng(3)
-    probabilities = rng.dirichlet(np.full(7, 0.3), 500)
-    assert prediction_sets(probabilities, ConformalRule("aps", 1.0, 0.1, 9)).all()
-
-
-def test_sets_are_judged_by_image_and_by_patient():
+def test_sets_are_judged_by_image():
     sets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]])
-    found = judge_sets(sets, [0, 2, 1, 2], ["a", "b", "b", "a"])
+    found = judge_sets(sets, [0, 2, 1, 2])
     assert found.coverage[:3] == (2, 4, 0.5)
     assert found.coverage.low == pytest.approx(0.0676, abs=1e-4)
-    assert found.patients[:3] == (1, 2, 0.5)
-    assert (found.mean_size, found.single, found.empty, found.whole) == (1.5, 0.25, 0.25, 0.25)
-    assert judge_sets(sets, [0, 2, 1, 2]).patients is None
+    assert found.mean_size == 1.5
 
 
 def test_unfit_input():
     probabilities, labels = made(np.random.default_rng(0), 30)
     for alpha in (0, 1, -0.1, math.nan):
         with pytest.raises(SettingsError, match="error rate"):
-            conformal_rule(probabilities, labels, alpha)
-    with pytest.raises(SettingsError, match="lac"):
-        conformal_rule(probabilities, labels, 0.1, "raps")
+            conformal_quantile(probabilities, labels, alpha)
     with pytest.raises(TrainingError, match="not a class"):
-        conformal_rule(probabilities, labels + 4)
+        conformal_quantile(probabilities, labels + 4)
     with pytest.raises(TrainingError, match="not finite"):
-        prediction_sets([[math.nan, 1.0]], ConformalRule("lac", 0.5, 0.1, 9))
+        prediction_sets([[math.nan, 1.0]], 0.5)
     with pytest.raises(TrainingError, match="without images"):
         judge_sets(np.empty((0, 3)), np.empty(0, dtype=int))
-    with pytest.raises(TrainingError, match="one patient an image"):
-        judge_sets(np.ones((2, 3)), [0, 1], ["a"])
