@@ -82,7 +82,6 @@ class Asked(NamedTuple):
         patients: Patient of each image [N], hashed.
         val_logits: Of the validation images [V, M, K]; V may be 0.
         val_labels: int64 [V].
-        val_patients: Hashed [V].
         referable: Classes that a doctor must see.
         ungradable: Class of images that nobody could grade; -1 for none.
         outside: By set of images.
@@ -93,7 +92,6 @@ class Asked(NamedTuple):
     patients: tuple[str, ...]
     val_logits: Tensor
     val_labels: NDArray[np.int64]
-    val_patients: tuple[str, ...]
     referable: tuple[int, ...]
     ungradable: int
     outside: Mapping[str, Outside]
@@ -115,17 +113,13 @@ def ask(experiment: Experiment, model: Tensors, data: SiteData, outside: Mapping
             return torch.zeros(0, 1, data.scheme.num_classes)
         return members(trainer.answers({}, model, split).logits).float()
 
-    def hashed(split: Split) -> tuple[str, ...]:
-        return tuple(f"{derive_seed(data.name, who):016x}" for who in split.patients)
-
     test, val = data.split("test"), data.split("val")
     return Asked(
         logits=logits(test),
         labels=np.asarray(test.labels.numpy(), dtype=np.int64),
-        patients=hashed(test),
+        patients=tuple(f"{derive_seed(data.name, who):016x}" for who in test.patients),
         val_logits=logits(val),
         val_labels=np.asarray(val.labels.numpy(), dtype=np.int64),
-        val_patients=hashed(val),
         referable=data.scheme.referable_classes,
         ungradable=-1 if data.scheme.ungradable_class is None else data.scheme.ungradable_class,
         outside={
@@ -159,7 +153,6 @@ def keep(asked: Asked, read: Read, path: Path) -> None:
         "val_probabilities": val.probabilities,
         "val_uncertainty": val.uncertainty,
         "val_labels": asked.val_labels,
-        "val_patients": np.array(asked.val_patients, dtype=np.str_),
         "logits": asked.logits.numpy(),
         "val_logits": asked.val_logits.numpy(),
         "outside": np.array(list(asked.outside), dtype=np.str_),
@@ -206,7 +199,6 @@ def read_asked(path: Path) -> Asked:
             patients=tuple(str(one) for one in arrays["patients"]),
             val_logits=torch.from_numpy(arrays["val_logits"]),
             val_labels=arrays["val_labels"].astype(np.int64),
-            val_patients=tuple(str(one) for one in arrays["val_patients"]),
             referable=tuple(int(one) for one in arrays["referable"]),
             ungradable=int(arrays["ungradable"]),
             outside=outside,

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedretina.errors import StateError
 from fedretina.evaluation.bootstrap import exact_interval
-from fedretina.evaluation.metrics import aurc, brier, ece, error_detection, nll
+from fedretina.evaluation.metrics import aurc, brier, ece, error_detection_auroc, nll
 from fedretina.report.text import rounded
 from fedretina.seeds import derive_seed
 from fedretina.storage import read_json, write_json
@@ -99,25 +99,20 @@ def site_figures(answers: Answers, asked: Asked, read: Read, level: Sequence[flo
     """
     p, u, labels = answers.probabilities, answers.uncertainty, answers.labels
     wrong, predicted = answers.wrong, np.argmax(answers.probabilities, axis=1)
-    detection = error_detection(u, wrong)
+    detection = error_detection_auroc(u, wrong)
     figures = classification(p, labels)
     val = read.predict(asked.val_logits)
     val_wrong = np.not_equal(np.argmax(val.probabilities, axis=1), asked.val_labels) if asked.val_labels.size else None
     return {
         "images": int(labels.size),
-        "patients": len(set(answers.patients)),
         "accuracy": rounded(figures.accuracy),
         "balanced_accuracy": rounded(figures.recall),
-        "misdetection": rounded(detection.value),
-        "misdetection_fedee": rounded(error_detection(u, wrong, fedee_compat=True).value),
-        "errors": detection.errors,
-        "reason": detection.reason,
+        "misdetection": rounded(detection),
+        # FedEE's code counts the best value where all answers are right, or all wrong: a small site lifts the mean.
+        "misdetection_fedee": rounded(1.0 if detection is None else detection),
         "selective": {
-            "accuracy": [rounded(selective_accuracy(u, wrong, rate).value) for rate in RATES],
-            "balanced_accuracy": [
-                rounded(selective_balanced_accuracy(u, predicted, labels, rate).value) for rate in RATES
-            ],
-            "kept": [selective_accuracy(u, wrong, rate).kept for rate in RATES],
+            "accuracy": [rounded(selective_accuracy(u, wrong, rate)) for rate in RATES],
+            "balanced_accuracy": [rounded(selective_balanced_accuracy(u, predicted, labels, rate)) for rate in RATES],
         },
         "aurc": rounded(aurc(u, wrong)),
         "ece": rounded(ece(p, labels)),
@@ -174,17 +169,11 @@ def _comparable(answers: Answers, read: Read, grades: int) -> np.ndarray:
 def _refer(
     u: np.ndarray, wrong: np.ndarray, target: float, val_u: np.ndarray, val_wrong: np.ndarray | None
 ) -> dict[str, Any]:
-    """The share at a site, and what the threshold that validation gives does on the test images."""
-    found: dict[str, Any] = {
-        "with_doctor": rounded(refer_for_accuracy(u, wrong, target, "with_doctor").rate),
-        "kept": rounded(refer_for_accuracy(u, wrong, target, "kept").rate),
-        "validated": None,
-    }
-    if val_wrong is not None:
-        threshold = refer_for_accuracy(val_u, val_wrong, target, "kept").threshold
-        reached = at_threshold(u, wrong, threshold)
-        found["validated"] = {"rate": rounded(reached.rate), "accuracy": rounded(reached.accuracy)}
-    return found
+    """What the threshold that validation gives does on a site's test images."""
+    if val_wrong is None:
+        return {"validated": None}
+    reached = at_threshold(u, wrong, refer_for_accuracy(val_u, val_wrong, target, "kept").threshold)
+    return {"validated": {"rate": rounded(reached.rate), "accuracy": rounded(reached.accuracy)}}
 
 
 def _sets(answers: Answers, asked: Asked, val: np.ndarray, alpha: float) -> dict[str, Any]:
@@ -198,7 +187,7 @@ def _sets(answers: Answers, asked: Asked, val: np.ndarray, alpha: float) -> dict
 
 
 def _distributions(answers: Answers, asked: Asked, read: Read) -> dict[str, Any]:
-    """Images by u: own test images, other sites', and each out-of-distribution set; counts, and the median."""
+    """Counts of images by u: own test images, other sites', and each out-of-distribution set."""
     kinds: dict[str, list[np.ndarray]] = {"own": [answers.uncertainty]}
     for name, one in asked.outside.items():
         kinds.setdefault("other sites" if one.other_site else name, []).append(read.predict(one.logits).uncertainty)
@@ -206,7 +195,7 @@ def _distributions(answers: Answers, asked: Asked, read: Read) -> dict[str, Any]
     for kind, parts in kinds.items():
         u = np.clip(np.concatenate(parts), 0, 1)
         counts = np.bincount(np.minimum((u * BINS).astype(np.int64), BINS - 1), minlength=BINS)
-        found[kind] = {"counts": counts.tolist(), "median": rounded(np.median(u))}
+        found[kind] = {"counts": counts.tolist()}
     return found
 
 

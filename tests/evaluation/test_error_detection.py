@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.metrics import aurc, error_detection, error_detection_auroc
+from fedretina.evaluation.metrics import aurc, error_detection_auroc
 
 
 def slow_aurc(wrong_in_order: list[int]) -> float:
@@ -63,19 +63,3 @@ def test_auroc_ends_and_undefined():
 def test_unfit_input_is_refused(metric, u, wrong, sentence):
     with pytest.raises(TrainingError, match=sentence):
         metric(u, wrong)
-
-
-def test_where_it_is_undefined_the_reason_is_told_and_fedee_counts_one():
-    assert error_detection([0.1, 0.2], [0, 0]) == (None, "no_errors", 0, 2)
-    assert error_detection([0.1, 0.2], [1, 1]) == (None, "only_errors", 2, 2)
-    for wrong in ([0, 0], [1, 1]):
-        assert error_detection([0.1, 0.2], wrong, fedee_compat=True).value == 1.0
-    assert error_detection([0.2, 0.1], [0, 1], fedee_compat=True) == (0.0, "measured", 1, 2)
-
-
-def test_it_is_the_same_figure_and_refuses_the_same():
-    rng = np.random.default_rng(3)
-    u, wrong = rng.random(40), rng.random(40) < 0.3
-    assert error_detection(u, wrong).value == error_detection_auroc(u, wrong)
-    with pytest.raises(TrainingError, match="without images"):
-        error_detection([], [])

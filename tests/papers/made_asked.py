@@ -26,7 +26,6 @@ def made_asked(seed=1, members=3, classes=4, images=60, val=40, patients=2):
         patients=tuple(f"p{at // patients:03}" for at in range(images)),
         val_logits=logits(told, "val"),
         val_labels=told.astype(np.int64),
-        val_patients=tuple(f"v{at:03}" for at in range(val)),
         referable=(2, 3),
         ungradable=-1,
         outside={

@@ -55,19 +55,20 @@ def test_figures_of_a_site(asked, found):
     for at, rate in enumerate(RATES):
         kept = u <= np.quantile(u, 1 - rate)
         assert found["selective"]["accuracy"][at] == pytest.approx(right[kept].mean(), abs=1e-6)
-        assert found["selective"]["kept"][at] == kept.sum()
     order = np.argsort(u)
     rates = np.array([(n + 1, (~right)[order][: n + 1].sum()) for n in range(len(u))])
     assert found["aurc"] == pytest.approx((rates[:, 1] / rates[:, 0]).mean(), abs=1e-6)
 
 
-def test_cases_to_refer(asked, found):
-    answers = answers_of(asked)
-    wrong = answers.wrong[np.argsort(answers.uncertainty)]
-    kept = max(n for n in range(61) if wrong[:n].sum() <= 0.1 * 60 + 1e-9)
-    assert found["refer"]["0.9"]["with_doctor"] == pytest.approx(1 - kept / 60, abs=1e-6)
-    alone = max(n for n in range(61) if wrong[:n].sum() <= 0.1 * n + 1e-9)
-    assert found["refer"]["0.9"]["kept"] == pytest.approx(1 - alone / 60, abs=1e-6)
+def test_cases_to_refer_by_the_threshold_of_validation(asked, found):
+    answers, val = answers_of(asked), READ.predict(asked.val_logits)
+    order = np.argsort(val.uncertainty)
+    wrong = (val.probabilities.argmax(1) != asked.val_labels)[order]
+    most = max(n for n in range(1, 41) if wrong[:n].sum() <= 0.1 * n + 1e-9)
+    kept = answers.uncertainty <= val.uncertainty[order][most - 1]
+    expected = {"rate": 1 - kept.mean(), "accuracy": 1 - answers.wrong[kept].mean()}
+    assert 0 < kept.sum() < 60
+    assert found["refer"]["0.9"]["validated"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_sets_are_calibrated_on_validation(asked, found):
@@ -93,10 +94,9 @@ def test_counts_of_u_hold_every_image(found):
 def test_a_site_without_errors_or_without_validation(asked):
     sure = np.eye(4)[asked.labels] * 20
     right = asked._replace(logits=asked.logits.new_tensor(sure)[:, None], val_logits=asked.val_logits[:0])
-    right = right._replace(val_labels=asked.val_labels[:0], val_patients=())
+    right = right._replace(val_labels=asked.val_labels[:0])
     found = site_figures(answers_of(right), right, READ, (0.9,), 0.1)
-    assert (found["misdetection"], found["misdetection_fedee"], found["reason"]) == (None, 1.0, "no_errors")
-    assert found["refer"]["0.9"]["with_doctor"] == 0
+    assert (found["misdetection"], found["misdetection_fedee"]) == (None, 1.0)
     assert found["refer"]["0.9"]["validated"] is None
     assert found["sets"]["size"] == 4  # nothing to calibrate on rules nothing out
 

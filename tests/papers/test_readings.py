@@ -76,7 +76,7 @@ def test_one_temperature_from_validation_alone():
     # What the test images are graded as changes nothing.
     other = reread([asked._replace(labels=asked.labels[::-1].copy())], "temperature")
     assert other.temperature == found.temperature
-    without = asked._replace(val_logits=asked.val_logits[:0], val_labels=asked.val_labels[:0], val_patients=())
+    without = asked._replace(val_logits=asked.val_logits[:0], val_labels=asked.val_labels[:0])
     assert reread([without], "temperature").temperature.value == 1
 
 

@@ -19,14 +19,12 @@ class MajorityBaseline(NamedTuple):
         balanced_accuracy: Mean recall over the grades that are there: one over their number, or 0.
         brier: Squared error of the probabilities, 0 to 2.
         nll: Negative log-likelihood in nats.
-        images: Labels behind the frequencies.
     """
 
     accuracy: float
     balanced_accuracy: float
     brier: float
     nll: float
-    images: int
 
 
 def majority_baseline(known: ArrayLike, labels: ArrayLike, grades: int) -> MajorityBaseline:
@@ -54,5 +52,4 @@ def majority_baseline(known: ArrayLike, labels: ArrayLike, grades: int) -> Major
         balanced_accuracy=float(np.any(right)) / np.unique(truth).size,
         brier=brier(odds, truth),
         nll=nll(odds, truth),
-        images=int(seen.size),
     )

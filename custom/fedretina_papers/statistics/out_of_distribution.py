@@ -21,20 +21,14 @@ class OutOfDistribution(NamedTuple):
         auroc: Chance that an image from outside is less certain than one from inside, half a point for a tie.
         aupr: Average precision of finding the images from outside, without interpolation. Its floor is their share, so
             it is only comparable between models on the same two sets.
-        aupr_inside: The same for finding those from inside, by small u.
         fpr95: Share of the images from outside that pass where 95 % of those from inside do (FPR at 95 % TPR, as Liang
             et al., ICLR 2018, count it, with inside as positive).
-        threshold: The u up to which an image passes there.
-        inside: Images from inside.
         outside: Images from outside.
     """
 
     auroc: float | None
     aupr: float | None
-    aupr_inside: float | None
     fpr95: float | None
-    threshold: float | None
-    inside: int
     outside: int
 
 
@@ -56,7 +50,7 @@ def out_of_distribution(inside: ArrayLike, outside: ArrayLike) -> OutOfDistribut
         if side.size:
             checked_errors(side, np.zeros(side.shape, dtype=np.bool_))
     if not own.size or not other.size:
-        return OutOfDistribution(None, None, None, None, None, own.size, other.size)
+        return OutOfDistribution(None, None, None, other.size)
     u = np.concatenate([own, other])
     is_outside = np.arange(u.size) >= own.size
     # The smallest u up to which at least 95 % of the images from inside lie; counted in whole images.
@@ -64,9 +58,6 @@ def out_of_distribution(inside: ArrayLike, outside: ArrayLike) -> OutOfDistribut
     return OutOfDistribution(
         auroc=auroc(u, is_outside),
         aupr=float(average_precision_score(is_outside, u)),
-        aupr_inside=float(average_precision_score(~is_outside, -u)),
         fpr95=float(np.mean(other <= passing)),
-        threshold=passing,
-        inside=own.size,
         outside=other.size,
     )

@@ -22,13 +22,11 @@ class ReferralRate(NamedTuple):
     Attributes:
         rate: Smallest share, in [0, 1]; 1 where no rule by u reaches the target, so that every case is referred.
         threshold: Largest u that is kept, so that a case is referred when its u is above; None at rate 1.
-        accuracy: The accuracy that is reached; None at rate 1 for the kept cases, of which there are none.
         interval: Of the rate over patients drawn anew; None without patients.
     """
 
     rate: float
     threshold: float | None
-    accuracy: float | None
     interval: Interval | None
 
 
@@ -95,9 +93,8 @@ def refer_for_accuracy(
 
         interval = patient_bootstrap(rates, patients, seed, draws)["rate"]
     if best == 0:
-        return ReferralRate(1.0, None, None if accuracy == "kept" else 1.0, interval)
-    share = errors[best] / (kept[best] if accuracy == "kept" else scores.size)
-    return ReferralRate(float(1 - kept[best] / scores.size), float(sums.ends[best - 1]), float(1 - share), interval)
+        return ReferralRate(1.0, None, interval)
+    return ReferralRate(float(1 - kept[best] / scores.size), float(sums.ends[best - 1]), interval)
 
 
 def at_threshold(uncertainty: ArrayLike, wrong: ArrayLike, threshold: float | None) -> AtThreshold:

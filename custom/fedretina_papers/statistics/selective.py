@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,21 +11,7 @@ from sklearn.metrics import recall_score
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.metric_inputs import checked_errors
 
-Metric = Callable[[NDArray[np.intp]], float | None]
-
-
-class Selective(NamedTuple):
-    """A figure of the answers that are kept.
-
-    Attributes:
-        value: The figure; None where it is undefined on what is left.
-        kept: Answers kept, 1 or more.
-        images: All answers.
-    """
-
-    value: float | None
-    kept: int
-    images: int
+Metric = Callable[[NDArray[np.intp]], float]
 
 
 def kept_at(uncertainty: ArrayLike, rate: float) -> NDArray[np.bool_]:
@@ -54,24 +39,22 @@ def kept_at(uncertainty: ArrayLike, rate: float) -> NDArray[np.bool_]:
     return np.asarray(u <= np.quantile(u, 1 - rate), dtype=np.bool_)  # sigma_h
 
 
-def selective(uncertainty: ArrayLike, rate: float, metric: Metric) -> Selective:
+def selective(uncertainty: ArrayLike, rate: float, metric: Metric) -> float:
     """A figure of the answers that stay (FedEE Eq. 4).
 
     Args:
         uncertainty: [N], larger means less sure.
         rate: Share to refer, 0 to 1.
-        metric: The figure of the answers at these places, None where undefined.
+        metric: The figure of the answers at these places.
 
     Raises:
         SettingsError: rate is out of range.
         TrainingError: There are no answers, or a u is not finite.
     """
-    kept = kept_at(uncertainty, rate)
-    places = np.flatnonzero(kept)
-    return Selective(metric(places), int(places.size), int(kept.size))
+    return metric(np.flatnonzero(kept_at(uncertainty, rate)))
 
 
-def selective_accuracy(uncertainty: ArrayLike, wrong: ArrayLike, rate: float) -> Selective:
+def selective_accuracy(uncertainty: ArrayLike, wrong: ArrayLike, rate: float) -> float:
     """Accuracy of the answers that stay.
 
     Args:
@@ -87,9 +70,7 @@ def selective_accuracy(uncertainty: ArrayLike, wrong: ArrayLike, rate: float) ->
     return selective(scores, rate, lambda places: float(1 - np.mean(verdicts[places])))
 
 
-def selective_balanced_accuracy(
-    uncertainty: ArrayLike, predicted: ArrayLike, labels: ArrayLike, rate: float
-) -> Selective:
+def selective_balanced_accuracy(uncertainty: ArrayLike, predicted: ArrayLike, labels: ArrayLike, rate: float) -> float:
     """Mean recall over the classes that are left, FedEE's figure for skin images.
 
     A class whose every image is referred is in the mean no more, so that this figure may rise by giving up on a class;

@@ -36,14 +36,14 @@ def test_accuracy_of_what_is_left_does_not_depend_on_order():
     found = selective_accuracy(u, wrong, 0.4)
     edge = sorted(u)[int(0.6 * 79)] * (1 - 0.6 * 79 % 1) + sorted(u)[int(0.6 * 79) + 1] * (0.6 * 79 % 1)
     stay = [bad for value, bad in zip(u, wrong, strict=True) if value <= edge]
-    assert found == (pytest.approx(1 - np.mean(stay)), len(stay), 80)
+    assert found == pytest.approx(1 - np.mean(stay))
     order = rng.permutation(80)
     assert selective_accuracy(u[order], wrong[order], 0.4) == found
 
 
 def test_a_certain_mistake_stays_and_costs():
-    assert selective_accuracy(U, [1, 0, 0, 0, 0], 0.4).value == pytest.approx(2 / 3)
-    assert selective_accuracy(U, [0, 0, 0, 1, 1], 0.4).value == 1.0
+    assert selective_accuracy(U, [1, 0, 0, 0, 0], 0.4) == pytest.approx(2 / 3)
+    assert selective_accuracy(U, [0, 0, 0, 1, 1], 0.4) == 1.0
 
 
 def test_balanced_accuracy_is_over_the_classes_that_are_left():
@@ -52,9 +52,8 @@ def test_balanced_accuracy_is_over_the_classes_that_are_left():
     predicted = np.where(rng.random(60) < 0.6, labels, 0)
     kept = kept_at(u, 0.3)
     found = selective_balanced_accuracy(u, predicted, labels, 0.3)
-    assert found.value == pytest.approx(balanced_accuracy_score(labels[kept], predicted[kept]))
-    given_up = selective_balanced_accuracy([0.1, 0.2, 0.9], [0, 0, 0], [0, 0, 1], 0.4)
-    assert given_up == (1.0, 2, 3)
+    assert found == pytest.approx(balanced_accuracy_score(labels[kept], predicted[kept]))
+    assert selective_balanced_accuracy([0.1, 0.2, 0.9], [0, 0, 0], [0, 0, 1], 0.4) == 1.0  # a class given up
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])
