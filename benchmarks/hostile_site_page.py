@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from benchmarks.common import ROOT
 from benchmarks.hostile_site import ATTACKS, RULES
 from benchmarks.render import machine_line
+from fedretina.storage import write_text
+from fedretina_papers.markdown import between
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "robust_rules.md"
@@ -25,9 +27,7 @@ class _Case(NamedTuple):
 
 def write_page(stored: Path) -> None:
     """Write the figures into the page, whose other words are written by hand."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    PAGE.write_text(f"{before}{_BEGIN}\n{figures(stored)}\n{_END}{after}", encoding="utf-8")
+    write_text(PAGE, between(PAGE.read_text(encoding="utf-8"), _BEGIN, _END, figures(stored)))
 
 
 def figures(stored: Path) -> str:

@@ -35,6 +35,7 @@ from fedretina.settings.site import SiteDataSettings
 from fedretina.settings.sums import SumsSettings
 from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, write_json, write_text
+from fedretina_papers.markdown import between
 
 STORED = RESULTS / "leaks.json"
 PAGE = ROOT / "docs" / "governance.md"
@@ -262,11 +263,7 @@ def _spread(once: Callable[[], float], repeats: int) -> dict[str, float]:
 
 def render(page: str, stored: dict[str, Any]) -> str:
     """The page with the figures between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise ValueError(f"{PAGE.name} has not both marks: {BEGIN} and {END}.")
-    return before + BEGIN + "\n" + "\n".join(_lines(stored)) + "\n" + END + after
+    return between(page, BEGIN, END, "\n".join(_lines(stored)))
 
 
 def _lines(stored: dict[str, Any]) -> list[str]:

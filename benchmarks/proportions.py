@@ -24,7 +24,8 @@ from fedretina.loop import run_loop
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings, read_site_settings
-from fedretina.storage import write_json
+from fedretina.storage import write_json, write_text
+from fedretina_papers.markdown import between
 
 STORED = RESULTS / "proportions.json"
 PAGE = ROOT / "docs" / "robust_rules.md"
@@ -154,8 +155,7 @@ def main() -> None:
     chosen = parser.parse_args()
     stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {"cases": []}
     if chosen.render:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-        PAGE.write_text(f"{before}{_BEGIN}\n{table(stored)}\n{_END}{rest.partition(_END)[2]}", encoding="utf-8")
+        write_text(PAGE, between(PAGE.read_text(encoding="utf-8"), _BEGIN, _END, table(stored)))
         return
     logging.basicConfig(level=logging.WARNING)
     listed = [("phantoms", row) for row in PHANTOMS]

@@ -33,7 +33,7 @@ from benchmarks.small_sites_figures import (
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
-from fedretina_papers.markdown import listed
+from fedretina_papers.markdown import between, listed
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "small_sites_study.md"
@@ -169,9 +169,7 @@ def _no_choice(runs: Runs) -> list[str]:
 
 
 def _between(page: Path, text: str) -> None:
-    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    write_text(page, f"{before}{_BEGIN}\n{text}\n{_END}{after}")
+    write_text(page, between(page.read_text(encoding="utf-8"), _BEGIN, _END, text))
 
 
 def _apart(runs: Runs) -> str:

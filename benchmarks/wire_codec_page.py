@@ -10,6 +10,7 @@ from benchmarks.common import ROOT
 from benchmarks.wire_codec import CODECS, IMAGES, ROWS, SETS, STORED, TESTED
 from benchmarks.wire_codec_sizes import SIZES
 from fedretina.storage import read_json, write_text
+from fedretina_papers.markdown import between
 from fedretina_papers.packed import read_packed
 from fedretina_papers.stored import end_words
 
@@ -25,9 +26,7 @@ _ROWS = {
 
 def write_page() -> None:
     """Write the page's figures anew; its prose is written by hand."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    write_text(PAGE, f"{before}{_BEGIN}\n{figures()}\n{_END}{rest.partition(_END)[2]}")
+    write_text(PAGE, between(PAGE.read_text(encoding="utf-8"), _BEGIN, _END, figures()))
 
 
 def figures() -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import fedretina
 from fedretina import recipes
+from fedretina_papers.markdown import between
 
 PAGE = Path(__file__).resolve().parent / "api.md"
 BEGIN, END = "<!-- begin reference -->", "<!-- end reference -->"
@@ -60,13 +61,12 @@ def reference() -> str:
             )
             said = inspect.getdoc(place.fget if isinstance(place, property) else getattr(found, member))
             lines += _block(f"{called}\n\n{said}")
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines).rstrip()
 
 
 def render(page: str) -> str:
     """The page with the reference of today."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n{reference()}{END}{rest.split(END)[1]}"
+    return between(page, BEGIN, END, reference())
 
 
 if __name__ == "__main__":

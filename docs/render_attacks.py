@@ -8,10 +8,11 @@ A test carries `@pytest.mark.attack(who, tried, promised)`, or a parameter of it
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from fedretina_papers.markdown import between
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "trust.md"
@@ -88,8 +89,7 @@ def table(attacks: dict[tuple[str, str, str], list[str]]) -> str:
 
 def render(page: str, rows: dict[tuple[str, str, str], list[str]]) -> str:
     """The page with its table made anew."""
-    pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
-    return pattern.sub(lambda _: f"{BEGIN}\n{table(rows)}\n\n{END}", page)
+    return between(page, BEGIN, END, f"{table(rows)}\n")
 
 
 def _cell(text: Any) -> str:

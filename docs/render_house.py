@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from fedretina_papers.markdown import between
+
 DOCS = Path(__file__).resolve().parent
 PACKAGE = DOCS.parent / "custom" / "fedretina"
 PAGE, PICTURE = DOCS / "architecture.md", DOCS / "pictures" / "house.svg"
@@ -188,9 +190,8 @@ def table(graph: Graph) -> str:
 def render(page: str) -> str:
     """The page with the house of today."""
     graph = imports()
-    before, rest = page.split(BEGIN)
-    body = f"![which folder stands on which](pictures/{PICTURE.name})\n\n{table(graph)}\n"
-    return f"{before}{BEGIN}\n{body}{END}{rest.split(END)[1]}"
+    body = f"![which folder stands on which](pictures/{PICTURE.name})\n\n{table(graph)}"
+    return between(page, BEGIN, END, body)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from fedretina.settings.network import NetworkSettings
 from fedretina.settings.policy import GaussianNoise, SvtNoise
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import SiteSettings
+from fedretina_papers.markdown import between
 
 # Settings of the run that a phase may change: their tables stand once.
 _TOLD_ABOVE = ("phases[].training", "phases[].augment")
@@ -45,11 +46,7 @@ def render(page: str) -> str:
         ValueError: A block is not in the page exactly once.
     """
     for name, block in BLOCKS.items():
-        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        if page.count(begin) != 1 or page.count(end) != 1:
-            raise ValueError(f"the page needs `{begin}` and `{end}` once each: put them where the block belongs.")
-        before, _, rest = page.partition(begin)
-        page = f"{before}{begin}\n{block()}\n{end}{rest.partition(end)[2]}"
+        page = between(page, f"<!-- begin {name} -->", f"<!-- end {name} -->", block())
     return page
 
 

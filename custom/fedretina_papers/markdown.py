@@ -1,4 +1,4 @@
-"""Tables and numbers as the benchmark's page writes them."""
+"""Tables and numbers as the benchmark's page writes them, and what stands between two marks of a page."""
 
 from __future__ import annotations
 
@@ -62,6 +62,19 @@ def sentence_case(text: str) -> str:
 def several(count: int, thing: str) -> str:
     """A count with its noun: "1 seed", "3 seeds"."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """The page with another text between two marks, which stay.
+
+    Raises:
+        ValueError: The page has not each mark once, the end behind the begin.
+    """
+    before, _, rest = page.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found or page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page needs `{begin}` and `{end}` once each: put them where the text belongs.")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def _row(cells: Sequence[str]) -> str:
