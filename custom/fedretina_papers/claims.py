@@ -77,7 +77,7 @@ def verdict_words(benchmark: Benchmark, statistics: Record, key: str = MAIN, tes
     return f"**{figure}**: {title} {'. It '.join(parts) if parts else 'has no row beside it'}."
 
 
-def paper_style_words(benchmark: Benchmark, statistics: Record) -> list[str]:
+def paper_style_words(statistics: Record) -> list[str]:
     """How many unadjusted p over seeds are below 0.05, ours and the paper's, and what that count is worth."""
     means = [one["mean"]["measures"][MAIN]["seeds"]["p"] for one in statistics["comparisons"].values()]
     cells = [

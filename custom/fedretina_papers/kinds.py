@@ -129,10 +129,6 @@ def _first_phase(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     )
 
 
-def _first_phase_page(out: Path, page: Path, pictures: Path) -> None:
-    write_first_phase_page(out, page)
-
-
 def _compare(out: Path) -> None:
     if (out / "answers").exists():  # a folder of results alone brings its statistics along
         statistics(out)
@@ -144,19 +140,24 @@ def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     return Prepared(lambda out, jobs, tell, read: run_block(plan, out, tell, read), _compare, lambda out, page: False)
 
 
-def _oct(out: Path, page: Path, pictures: Path) -> None:
-    write_oct_page(out, page, pictures)
+def _without_pictures(write: Callable[[Path, Path], None]) -> Callable[[Path, Path, Path], None]:
+    return lambda out, page, pictures: write(out, page)
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "feduaa": Kind(_rows, write_benchmark_page),
-        "oct": Kind(_rows, _oct),
+        "oct": Kind(_rows, write_oct_page),
         "fedee": Kind(_rows, write_fedee_page),
         "oct_labels": Kind(_labels, write_label_page),
-        "first_phase": Kind(_first_phase, _first_phase_page, unrun=True, unfinished=("cache", "pretraining")),
-        "paper_size": Kind(_paper_size, write_paper_size_page, unrun=True, unfinished=("runs",)),
-        "gpu": Kind(_gpu, write_gpu_page, unrun=True),
-        "block": Kind(_block, write_block_page),
+        "first_phase": Kind(
+            _first_phase,
+            _without_pictures(write_first_phase_page),
+            unrun=True,
+            unfinished=("cache", "pretraining"),
+        ),
+        "paper_size": Kind(_paper_size, _without_pictures(write_paper_size_page), unrun=True, unfinished=("runs",)),
+        "gpu": Kind(_gpu, _without_pictures(write_gpu_page), unrun=True),
+        "block": Kind(_block, _without_pictures(write_block_page)),
     }
 )

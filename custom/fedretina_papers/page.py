@@ -84,7 +84,7 @@ def _tests(benchmark: Benchmark, statistics: Record) -> dict[str, Any]:
     return {
         "any": True,
         "table4": tables.seed_tests(benchmark, statistics),
-        "as_printed": claims.paper_style_words(benchmark, statistics),
+        "as_printed": claims.paper_style_words(statistics),
         "questions": claims.three_questions(benchmark, statistics),
         "main": mean_tests(benchmark, statistics),
         "verdicts": [claims.verdict_words(benchmark, statistics, key) for key in drawn],

@@ -100,7 +100,7 @@ def exits(tmp_path_factory):
     }
     experiment = plan.experiment_of(plan.row("fedavg"), 1, more)
     sets = read_sets(plan, experiment, cache, lambda what, done, of: None)
-    dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, "all", 0).items()}
+    dealt = {name: one.data for name, one in deal(plan.cases[0], sets, "all", 0).items()}
     return experiment, sets, dealt, cache
 
 
@@ -143,7 +143,7 @@ def test_what_is_kept_beside_a_model_is_kept_side_by_side_as_it_is_alone(name, t
     assert goes_side_by_side(experiment)
     assert experiment.tune.along == (name == "ditto")
     sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
-    dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, 18, 0).items()}
+    dealt = {name: one.data for name, one in deal(plan.cases[0], sets, 18, 0).items()}
     assert len({data.counts["train"] for data in dealt.values()}) > 1
     agrees(trained(experiment, dealt, tmp_path), trained_side_by_side(experiment, dealt))
 
@@ -286,7 +286,7 @@ def test_small_grades_stay_out_of_a_row_that_says_so(tmp_path, caplog):
     folder = tmp_path / "results" / "like" / "all"
     held, every = (json.loads((folder / name / "draw-0.json").read_text()) for name in ("held", "sums_both"))
     assert held["sites"] != every["sites"]
-    write_block_page(tmp_path, tmp_path / "page.md", tmp_path)
+    write_block_page(tmp_path, tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "But for the rows with the default policy, every grade is in the sums here" in page
     assert "So they do not count every grade at every hospital. Left out: " in page
@@ -308,7 +308,7 @@ def test_grades_that_are_left_out_are_counted_in_hospitals():
 @pytest.mark.parametrize("name", STORED)
 def test_the_page_is_that_of_the_stored_runs(name, tmp_path):
     unpack(ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz", tmp_path / "out")
-    write_block_page(tmp_path / "out", tmp_path / "page.md", tmp_path)
+    write_block_page(tmp_path / "out", tmp_path / "page.md")
     assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / f"{name}.md").read_text()
 
 
@@ -320,7 +320,7 @@ def test_the_page_has_the_prose_of_todays_plan(tmp_path):
     for name in ("f2", "my_own"):
         old = {"title": f"Old {name}", "about": [f"Old question of {name}."], "reading": [f"Old reading of {name}."]}
         plan.write_text(json.dumps({**stored, **old, "name": name}))
-        write_block_page(tmp_path / "out", tmp_path / f"{name}.md", tmp_path)
+        write_block_page(tmp_path / "out", tmp_path / f"{name}.md")
     page, today = (tmp_path / "f2.md").read_text(), preset("f2")
     assert "Old" not in page
     assert all(words in page for words in (today["title"], *today["about"], *today["reading"]))

@@ -114,7 +114,7 @@ def test_a_blocks_rows_stand_on_encoders_that_were_pretrained(study, tmp_path):
     assert rows[1]["bytes_up"] == 0
     half = record("probe", "50%")["sites"]["site-1"]["images"]["train"]
     assert half > rows[0]["sites"]["site-1"]["images"]["train"] >= 8
-    write_block_page(tmp_path / "block", tmp_path / "page.md", tmp_path)
+    write_block_page(tmp_path / "block", tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "Pre-trained by all sites, MoCo v2 and FedAvg: 2 passes" in page
     assert "50 % of each hospital's training images" in page

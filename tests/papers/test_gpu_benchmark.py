@@ -72,7 +72,7 @@ def test_each_is_measured_once_and_says_what_it_costs(measured):
 
 def test_the_page_of_nothing_of_a_part_and_of_all(measured, tmp_path):
     def page(out):
-        write_gpu_page(out, tmp_path / "page.md", tmp_path / "pictures")
+        write_gpu_page(out, tmp_path / "page.md")
         return (tmp_path / "page.md").read_text()
 
     nothing = page(tmp_path / "none")

@@ -179,7 +179,7 @@ def test_a_run_that_cannot_be_is_told_and_the_others_go_on(whole, tmp_path):
 
 def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     def page(out):
-        write_paper_size_page(out, tmp_path / "page.md", tmp_path / "pictures")
+        write_paper_size_page(out, tmp_path / "page.md")
         return (tmp_path / "page.md").read_text()
 
     nothing = page(tmp_path / "none")

@@ -191,7 +191,7 @@ def as_by_own_batchnorm(data: SiteData) -> SiteData:
     )
 
 
-def deal(plan: BlockPlan, case: BlockCase, sets: Mapping[str, ImageSet], size: Size, draw: int) -> dict[str, Hospital]:
+def deal(case: BlockCase, sets: Mapping[str, ImageSet], size: Size, draw: int) -> dict[str, Hospital]:
     """The hospitals of a draw.
 
     A set's training and validation patients are dealt among its hospitals anew in each draw; a hospital takes the first

@@ -29,13 +29,12 @@ from fedretina_papers.plan import preset, presets
 _PROSE = ("title", "about", "reading")
 
 
-def write_block_page(out: Path, page: Path, pictures: Path) -> None:
+def write_block_page(out: Path, page: Path) -> None:
     """Write the page.
 
     Args:
         out: The block's folder.
         page: The page.
-        pictures: Not used; tables alone.
 
     Raises:
         StateError: There is no plan, a record is damaged, or the page cannot be written.

@@ -184,7 +184,7 @@ class _Block:
         if self._dealt[0] != key:
             self._dealt, self._sums = (key, {}), {}
         if start not in self._dealt[1]:
-            self._dealt[1][start] = deal(self._plan, case, self._sets[start], size, draw)
+            self._dealt[1][start] = deal(case, self._sets[start], size, draw)
         return self._dealt[1][start]
 
     def _run(
@@ -320,7 +320,7 @@ class _Block:
         sets = self._sets[tuned.start]
         hospitals = {
             name: one._replace(data=_judged_on_validation(one, sets[one.of]))
-            for name, one in deal(self._plan, case, sets, self._plan.tuning_size, self._plan.tuning_draw).items()
+            for name, one in deal(case, sets, self._plan.tuning_size, self._plan.tuning_draw).items()
         }
         for number in tuned.tune:
             value, figures, edge = self._best(case, tuned, number, hospitals, change)

@@ -178,7 +178,7 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
         Column("training passes", OfRun("passes"), show=lambda values, _: _passes(values, usual)),
         Column("sent per hospital", OfRun("bytes_up"), show=lambda values, _: size(fmean(values)) if values else NONE),
         Column("draws", f"test.{plan.figures[0]}", show=seeds),
-        Column("helps", told=lambda line: _helps(plan, line.row, against)),
+        Column("helps", told=lambda line: _helps(line.row, against)),
     ]
     return render(records, ["row", "who"], lines, columns)
 
@@ -310,7 +310,7 @@ def left_out(case: BlockCase, sets: Mapping[str, Any], least: int) -> str:
     return listed(told) if told else ""
 
 
-def _helps(plan: BlockPlan, name: str, against: Mapping[str, Sequence[Against]]) -> str:
+def _helps(name: str, against: Mapping[str, Sequence[Against]]) -> str:
     if name not in against:
         return NONE
     if all(one.adjusted is None for one in against[name]):

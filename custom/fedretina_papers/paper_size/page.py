@@ -59,13 +59,12 @@ def _answered(folder: Path, benchmark: Benchmark) -> bool:
     )
 
 
-def write_paper_size_page(out: Path, page: Path, pictures: Path) -> None:
-    """Render the page; the same bytes for the same records. It has no pictures.
+def write_paper_size_page(out: Path, page: Path) -> None:
+    """Render the page; the same bytes for the same records.
 
     Args:
         out: The benchmark's folder; one that holds nothing gives the page of a plan that has not run.
         page: Markdown file to write.
-        pictures: Not used.
 
     Raises:
         StateError: A record is damaged, or the file cannot be written.
