@@ -91,7 +91,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def fresh_python(arguments: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
+def fresh_python(arguments: Sequence[str], timeout_s: float) -> str:
     """Run this interpreter in a new process from the repository's root and return what it printed.
 
     Raises:
@@ -101,7 +101,6 @@ def fresh_python(arguments: Sequence[str], timeout_s: float, environment: Mappin
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,
         text=True,
         timeout=timeout_s,

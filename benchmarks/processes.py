@@ -6,8 +6,10 @@ import subprocess
 
 import psutil  # FLARE depends on it
 
+_WAIT_S = 10.0
 
-def end_tree(process: subprocess.Popen[bytes] | subprocess.Popen[str], wait_s: float = 10.0) -> None:
+
+def end_tree(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """End a process and all that it started; do nothing when it has ended.
 
     FLARE's simulator gives each site a process group of its own, so a signal to one group would miss them.
@@ -18,7 +20,7 @@ def end_tree(process: subprocess.Popen[bytes] | subprocess.Popen[str], wait_s: f
     tree = [*parent.children(recursive=True), parent]
     for member in tree:
         _signal(member, gently=True)
-    _, alive = psutil.wait_procs(tree, wait_s)
+    _, alive = psutil.wait_procs(tree, _WAIT_S)
     for member in alive:
         _signal(member, gently=False)
     process.wait()

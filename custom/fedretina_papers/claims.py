@@ -95,16 +95,16 @@ def paper_style_words(statistics: Record) -> list[str]:
     ]
 
 
-def seeds_table(benchmark: Benchmark, statistics: Record, key: str = MAIN) -> list[str]:
+def seeds_table(benchmark: Benchmark, statistics: Record) -> list[str]:
     """How many paired seeds show a difference of a given size with 80 % power at the 5 % level, with these patients."""
     rows = []
     for name, one in benchmark.compared(statistics):
-        entry, gain = one["mean"]["measures"][key], _paper_gain(name)
+        entry, gain = one["mean"]["measures"][MAIN], _paper_gain(name)
         seeds, drawn = entry["seeds"], entry["patients"]
         if seeds["sd"] is None or drawn is None or drawn["variance"] is None:
             continue
         sizes = [_needed(seeds["sd"], size, drawn["variance"]) for size in (*_GAINS, entry["difference"])]
-        paper = f"{signed(gain, 4)}: {_needed(seeds['sd'], gain, drawn['variance'])}" if gain and key == MAIN else "–"
+        paper = f"{signed(gain, 4)}: {_needed(seeds['sd'], gain, drawn['variance'])}" if gain else "–"
         spreads = [number(seeds["sd"], 4), number(sqrt(drawn["variance"]), 4)]
         rows.append([benchmark.title(name), f"{seeds['n']}", *spreads, *sizes, paper])
     head = ["row", "seeds here", "SD of a seed's difference", "SD over patients"]

@@ -57,10 +57,10 @@ def test_a_site_gets_the_sum_of_at_least_two_others():
     assert curve_of_others({"a": {}, "b": {}, "c": {}}, "a") == ()
 
 
-def slowly(own, curve, asked, worth=PRIOR):
+def slowly(own, curve, asked):
     """The largest threshold that satisfies the posterior, asked one by one; None without any."""
     places, best = [*CURVE_EDGES, math.inf], None
-    weight = min(worth, sum(curve))
+    weight = min(PRIOR, sum(curve))
     for at in sorted({*own, *places}):
         below = sum(count for count, edge in zip(curve, places, strict=True) if edge < at)
         usual = (below + 0.5) / (sum(curve) + 1)
@@ -118,14 +118,3 @@ def test_bins_never_let_more_pass_than_the_patients_in_them():
         usual, passing = (np.searchsorted(np.sort(others), at) + 0.5) / 91, np.searchsorted(np.sort(own), at)
         fits = at[beta.cdf(0.1, 30 * usual + passing, 30 * (1 - usual) + 14 - passing) >= 0.9]
         assert (math.inf if found.threshold is None else found.threshold) <= max(fits)
-
-
-def test_a_weight_of_nothing_asks_the_own_counts_alone():
-    own = np.sort(np.random.default_rng(7).uniform(size=60))
-    curve = [1000, *[0] * (BINS - 1)]
-    found = drawn_threshold(own, curve, ASKED, worth=0)
-    fits = [at for at in own if (k := (own < at).sum()) == 0 or beta.cdf(0.1, k, 60 - k) >= 0.9]
-    places = [edge for edge in CURVE_EDGES if (own < edge).sum() == (own < max(fits)).sum()]
-    assert found.threshold == max([*fits, *places])
-    assert found.share == 0
-    assert drawn_threshold(own, curve, ASKED).threshold < found.threshold  # all others pass at once

@@ -304,8 +304,8 @@ class Share(NamedTuple):
     high: float
 
 
-def exact_interval(k: int, n: int, confidence: float = 0.95) -> Share | None:
-    """Clopper and Pearson's interval (Biometrika 1934).
+def exact_interval(k: int, n: int) -> Share | None:
+    """Clopper and Pearson's 95 % interval (Biometrika 1934).
 
     It covers the true share at least as often as it says, however small n is. The usual interval, value plus or minus
     two standard errors, has no width at 0 of n, where a hospital most needs to know how far to trust it.
@@ -315,24 +315,20 @@ def exact_interval(k: int, n: int, confidence: float = 0.95) -> Share | None:
     Args:
         k: How many, 0 to n.
         n: Of how many.
-        confidence: In (0, 1).
 
     Returns:
         The share; None for n = 0, where there is none.
 
     Raises:
-        SettingsError: k is not within 0 to n, or confidence not within (0, 1).
+        SettingsError: k is not within 0 to n.
     """
     from scipy.special import betaincinv  # not scipy.stats, which costs each process half a second
 
-    if not 0 <= k <= n or not 0 < confidence < 1:
-        raise SettingsError(
-            f"an interval was asked for {k} of {n} at confidence {confidence}: give 0 <= k <= n and a confidence "
-            "between 0 and 1, such as 0.95."
-        )
+    if not 0 <= k <= n:
+        raise SettingsError(f"an interval was asked for {k} of {n}: give 0 <= k <= n.")
     if n == 0:
         return None
-    tail = (1 - confidence) / 2
+    tail = 0.025
     low = float(betaincinv(k, n - k + 1, tail)) if k else 0.0
     high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
     return Share(k, n, k / n, low, high)

@@ -107,20 +107,17 @@ def curve_of_others(sites: Mapping[str, Mapping[str, float]], site: str) -> tupl
     return tuple(round(sum(one.get(name, 0.0) for one in told)) for name in CURVE)
 
 
-def drawn_threshold(
-    scores: ArrayLike, curve: Sequence[int], asked: PromiseSettings, worth: float = PRIOR
-) -> Drawn | None:
+def drawn_threshold(scores: ArrayLike, curve: Sequence[int], asked: PromiseSettings) -> Drawn | None:
     """The largest threshold that the site's own ill patients and the other sites' together let pass as few as asked.
 
     Of the share that passes below a threshold, the prior is Beta(w f, w (1 - f)): f is the other sites' share, half a
-    patient added to those who pass, and w the least of `worth` and their number. With the site's own counts the
+    patient added to those who pass, and w the least of `PRIOR` and their number. With the site's own counts the
     posterior must leave at most 1 - sure for more than `missed`.
 
     Args:
         scores: As `scores_of_ill` gives them [P]; the site's own.
         curve: As `curve_of_others` gives it.
         asked: How many may pass, and how sure that is to be.
-        worth: Ill patients that the others stand for, 0 or more; 0 asks the site's own alone.
 
     Returns:
         None where there is no curve, or too few stand behind it: even to refer everybody leaves too much open.
@@ -135,15 +132,12 @@ def drawn_threshold(
     at = np.unique(np.concatenate([own, places]))
     others, passing = counts.sum(), np.searchsorted(own, at)
     below = np.append(0.0, counts.cumsum())[np.searchsorted(places, at)]
-    weight = min(worth, float(others))
+    weight = min(PRIOR, float(others))
     usual = (below + 0.5) / (others + 1)
     a, b = weight * usual + passing, weight * (1 - usual) + own.size - passing
-    # Without a prior nobody or everybody passes for certain at the ends, where the distribution is a point.
-    inside = (a > 0) & (b > 0)
-    enough = np.where(inside, betainc(np.where(inside, a, 1), np.where(inside, b, 1), asked.missed), a <= 0)
-    fits = np.flatnonzero(enough >= asked.sure)
+    fits = np.flatnonzero(betainc(a, b, asked.missed) >= asked.sure)
     if not fits.size:
         return None
     found = float(at[fits[-1]])
     passed = int(np.isfinite(own[own < found]).sum())
-    return Drawn(None if math.isinf(found) else found, weight / max(weight + own.size, 1.0), passed)
+    return Drawn(None if math.isinf(found) else found, weight / (weight + own.size), passed)

@@ -209,9 +209,9 @@ class HeadsFromSums:
         }
         return Answer(found[chosen].head, record, gate)
 
-    def heads(self, total: Sums, kept: Snapshot, encoder: Tensors = _AS_IT_STARTS) -> dict[str, LinearHead]:
+    def heads(self, total: Sums, kept: Snapshot) -> dict[str, LinearHead]:
         """Every head that the total and the site's own part give, by the names of `ANSWERS`; see `answer`."""
-        return {name: one.head for name, one in self._scored(total, kept, self._on(encoder)).items()}
+        return {name: one.head for name, one in self._scored(total, kept, self._on(_AS_IT_STARTS)).items()}
 
     def _scored(self, total: Sums, kept: Snapshot, standing: FrozenEncoder) -> dict[str, _Scored]:
         split = self._data.split("val")

@@ -112,7 +112,7 @@ def drift(card: Mapping[str, Any], patients: Sequence[Patient]) -> Drift:
     )
 
 
-def foretold(k: int, n: int, of: int, sure: float = SURE) -> tuple[int, int]:
+def foretold(k: int, n: int, of: int) -> tuple[int, int]:
     """Fewest and most of `of` new patients to expect where `k` of `n` were counted.
 
     The central interval of the beta-binomial distribution that Jeffreys' prior gives: it holds what the test patients
@@ -122,7 +122,6 @@ def foretold(k: int, n: int, of: int, sure: float = SURE) -> tuple[int, int]:
         k: Counted at test.
         n: Of how many patients, 1 or more.
         of: New patients.
-        sure: Share of lists that lie within it.
     """
     from scipy.special import betaln, gammaln
 
@@ -131,7 +130,7 @@ def foretold(k: int, n: int, of: int, sure: float = SURE) -> tuple[int, int]:
     ways = gammaln(of + 1) - gammaln(counts + 1) - gammaln(of - counts + 1)
     chances = np.exp(ways + betaln(counts + a, of - counts + b) - betaln(a, b))
     below = np.cumsum(chances)
-    tail = (1 - sure) / 2
+    tail = (1 - SURE) / 2
     low = int(np.argmax(below > tail))
     high = int(np.argmax(below >= 1 - tail)) if below[-1] >= 1 - tail else of
     return low, high

@@ -92,7 +92,6 @@ def grade_sets(
     patients: Sequence[str],
     scheme: GradingScheme,
     ordered: bool,
-    wrong: float = WRONG,
 ) -> GradeSets:
     """The rule of a site, from its validation split; images whose true class is ungradable have no part.
 
@@ -102,18 +101,15 @@ def grade_sets(
         patients: Patient of each image.
         scheme: The site's grades.
         ordered: See `GradeSets.ordered`.
-        wrong: See `WRONG`.
 
     Raises:
         TrainingError: The arrays differ in length.
     """
     dearest = _dearest(probabilities, labels, patients, scheme, ordered)
     count = len(dearest)
-    rank = math.ceil(
-        (count + 1) * (1 - wrong) - 1e-9
-    )  # of the order statistic; beyond the last where there are too few
+    rank = math.ceil((count + 1) * (1 - WRONG) - 1e-9)  # of the order statistic; beyond the last with too few
     limit = None if rank > count else float(np.sort(list(dearest.values()))[rank - 1])
-    return GradeSets(limit, wrong, count, ordered)
+    return GradeSets(limit, WRONG, count, ordered)
 
 
 def sets_hold(

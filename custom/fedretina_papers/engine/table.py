@@ -86,9 +86,9 @@ def by_site(records: Records, column: Column, mean: str = "mean of the sites") -
     return [*each, *([replace(column, title=mean)] if mean else [])]
 
 
-def paired(figure: Figure, sites: str | float = "mean") -> list[Column]:
+def paired(figure: Figure) -> list[Column]:
     """The paired test of a difference over seeds or draws: interval, p, and the smallest that could have been seen."""
-    column = Column("", figure, sites, difference=True)
+    column = Column("", figure, difference=True)
     shows = {"95 % over seeds": span, "p over seeds": p_value, "smallest that could be seen": smallest}
     return [replace(column, title=title, show=show) for title, show in shows.items()]
 

@@ -120,19 +120,18 @@ def mean_over_sites(sites: Sequence[Column]) -> Column | None:
     return np.asarray(np.mean([some[:shortest] for some in defined], axis=0), dtype=np.float64)
 
 
-def difference_of(draws: Column, level: float = 0.95, alone: bool = False) -> Difference:
-    """Interval and p value of a difference from its draws.
+def difference_of(draws: Column, alone: bool = False) -> Difference:
+    """95 % interval and p value of a difference from its draws.
 
     The p value answers the same question as the interval: it is below 0.05 where the 95 % interval leaves out zero
     (to within a draw). It can be no smaller than 2 / (draws + 1).
 
     Args:
         draws: The difference in each draw [B], NaN where undefined.
-        level: Of the interval, in (0, 1).
         alone: Whether there is only one patient to draw.
     """
     defined = draws[np.isfinite(draws)]
-    interval = interval_of(draws, level, alone)
+    interval = interval_of(draws, alone=alone)
     if interval.low is None:
         alike = defined.size >= (1 - _MOST_UNDEFINED) * draws.size and bool(np.all(np.abs(defined) < _LEAST_SPREAD))
         told = alike and not alone

@@ -11,6 +11,7 @@ import numpy as np
 from fedretina.errors import SettingsError
 
 MOST_SEEDS = 1000
+_SIGHT, _LEVEL = 0.8, 0.05  # chance to see a difference; level of the two-sided test
 _NO_SPREAD = 1e-12  # rounding alone
 _MOST_FREEDOM = 1e6  # the normal distribution
 
@@ -85,18 +86,14 @@ def seed_test(differences: Sequence[float], patient_variance: float = 0.0, level
     return SeedTest(n, mean, sd, mean - half, mean + half, p)
 
 
-def seeds_needed(
-    sd: float, difference: float, patient_variance: float = 0.0, power: float = 0.8, level: float = 0.05
-) -> int | None:
-    """Fewest seeds with which `seed_test` sees a difference (noncentral t).
+def seeds_needed(sd: float, difference: float, patient_variance: float = 0.0) -> int | None:
+    """Fewest seeds with which `seed_test` sees a difference at the 5 % level with a chance of 80 % (noncentral t).
 
     Args:
         sd: Standard deviation of the differences over seeds. From few seeds it is itself a rough guess: from three,
             the true one may be half as large or six times as large.
         difference: The true mean difference to be seen; its sign does not matter.
         patient_variance: As in `seed_test`; no number of seeds makes it smaller.
-        power: Chance to see it, in (0, 1).
-        level: Of the test, two-sided, in (0, 1).
 
     Returns:
         A number of 2 or more; None where there is nothing to see, or more than `MOST_SEEDS` were needed.
@@ -104,17 +101,13 @@ def seeds_needed(
     Raises:
         SettingsError: A value is out of range.
     """
-    sound = np.isfinite(sd) and sd >= 0 and 0 <= patient_variance < np.inf
-    if not (sound and 0 < power < 1 and 0 < level < 1):
-        raise SettingsError(
-            f"sd is {sd}, patient_variance {patient_variance}, power {power} and level {level}: use spreads of 0 or "
-            "more, and shares in (0, 1)."
-        )
+    if not (0 <= sd < np.inf and 0 <= patient_variance < np.inf):
+        raise SettingsError(f"sd is {sd} and patient_variance {patient_variance}: use spreads of 0 or more.")
     if difference == 0:
         return None
 
     def enough(n: int) -> bool:
-        return _power(*_error(n, sd, patient_variance), abs(difference), level) >= power
+        return _power(*_error(n, sd, patient_variance), abs(difference), _LEVEL) >= _SIGHT
 
     low, high = 1, MOST_SEEDS
     if not enough(high):
@@ -125,16 +118,13 @@ def seeds_needed(
     return high
 
 
-def smallest_seen(
-    n: int, sd: float | None, patient_variance: float = 0.0, power: float = 0.8, level: float = 0.05
-) -> float | None:
-    """Smallest true mean difference that `seed_test` sees with so many seeds (noncentral t), alone and together.
+def smallest_seen(n: int, sd: float | None, patient_variance: float = 0.0, level: float = _LEVEL) -> float | None:
+    """Smallest true mean difference that `seed_test` sees with so many seeds, alone and together, in 80 % of studies.
 
     Args:
         n: Number of seeds.
         sd: Standard deviation of the differences over seeds; None where it is not known.
         patient_variance: As in `seed_test`.
-        power: Chance to see it, in (0, 1).
         level: Of the test, two-sided, in (0, 1).
 
     Returns:
@@ -142,18 +132,18 @@ def smallest_seen(
     """
     if sd is None or n < 2:
         return None
-    return max(_seen(*_error(n, sd, variance), power, level) for variance in (0.0, patient_variance))
+    return max(_seen(*_error(n, sd, variance), level) for variance in (0.0, patient_variance))
 
 
-def _seen(error: float, freedom: float, power: float, level: float) -> float:
+def _seen(error: float, freedom: float, level: float) -> float:
     if error < _NO_SPREAD:
         return 0.0
     low, high = 0.0, error
-    while _power(error, freedom, high, level) < power:
+    while _power(error, freedom, high, level) < _SIGHT:
         low, high = high, 2 * high
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if _power(error, freedom, middle, level) >= power else (middle, high)
+        low, high = (low, middle) if _power(error, freedom, middle, level) >= _SIGHT else (middle, high)
     return high
 
 

@@ -47,9 +47,9 @@ class Shown(NamedTuple):
 
 
 def choose_images(
-    images: Sequence[Image], scheme: GradingScheme | None, root: Path, settings: ImageSettings, each: int = EACH
+    images: Sequence[Image], scheme: GradingScheme | None, root: Path, settings: ImageSettings
 ) -> list[list[Shown]]:
-    """Draw up to `each` images of each grade by a hash of their names, so that the same site gives the same sheet.
+    """Draw up to `EACH` images of each grade by a hash of their names, so that the same site gives the same sheet.
 
     Images that cannot be read are passed over. Those of train without a label make a last row, where there are some.
     """
@@ -64,7 +64,7 @@ def choose_images(
         )
         row: list[Shown] = []
         for image in drawn:
-            if len(row) == each:
+            if len(row) == EACH:
                 break
             try:
                 seen = pipeline(root / image.file).transpose(1, 2, 0)
@@ -82,8 +82,8 @@ def choose_images(
     return chosen
 
 
-def stored_thumbnail(path: Path, side: int = SIDE, modality: str = "fundus") -> Pixels:
-    """Decode an image, or draw a signal, and make it smaller, uint8 [h, w, 3] with the longer side at most `side`.
+def stored_thumbnail(path: Path, modality: str = "fundus") -> Pixels:
+    """Decode an image, or draw a signal, and make it smaller, uint8 [h, w, 3] with the longer side at most `SIDE`.
 
     Raises:
         DataError: The file cannot be read.
@@ -92,7 +92,7 @@ def stored_thumbnail(path: Path, side: int = SIDE, modality: str = "fundus") -> 
 
     pixels = decoder(modality)(path)
     height, width = pixels.shape[:2]
-    share = min(1.0, side / max(height, width))
+    share = min(1.0, SIDE / max(height, width))
     size = (max(1, round(width * share)), max(1, round(height * share)))
     small: Pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
     return small
