@@ -10,13 +10,13 @@ import numpy as np
 
 from fedretina.errors import StateError
 from fedretina.evaluation.bootstrap import exact_interval
-from fedretina.evaluation.metrics import aurc, brier, ece, error_detection_auroc, nll
+from fedretina.evaluation.metrics import aurc, auroc, brier, ece, error_detection_auroc, nll
 from fedretina.report.text import rounded
 from fedretina.seeds import derive_seed
+from fedretina.settings.evaluation import EvaluationSettings
 from fedretina.storage import read_json, write_json
 from fedretina.uncertainty.evidence import as_if_graded
 from fedretina_papers.asked import Asked, Read, read_asked
-from fedretina_papers.member_figures import member_figures
 from fedretina_papers.statistics.classification import classification
 from fedretina_papers.statistics.conformal import conformal_quantile, judge_sets, prediction_sets
 from fedretina_papers.statistics.majority_baseline import majority_baseline
@@ -127,6 +127,38 @@ def site_figures(answers: Answers, asked: Asked, read: Read, level: Sequence[flo
         },
         "members": member_figures(asked, read),
     }
+
+
+def member_figures(asked: Asked, read: Read) -> list[dict[str, Any]]:
+    """Figures of each exit, pass or run at a site, the final head last; nothing of one answer alone.
+
+    Args:
+        asked: Logits and truth.
+        read: How all members are read together; each is read alone in the same way.
+
+    Returns:
+        For each member its accuracy, and by set of out-of-distribution images the AUROC of its own u, larger than 0.5
+        where these images are less certain than own ones.
+    """
+    if asked.logits.ndim < 3 or asked.logits.shape[1] < 2 or not asked.labels.size:
+        return []
+    alone = Read(
+        "evidence" if EvaluationSettings.of(read.estimator).evidential else "softmax", read.auc_input, read.tau
+    )
+    outside = {name: one for name, one in asked.outside.items() if not one.other_site and one.logits.shape[0]}
+    found = []
+    for member in range(asked.logits.shape[1]):
+        own = alone.predict(asked.logits[:, member])
+        right = np.argmax(own.probabilities, axis=1) == asked.labels
+        away = {name: alone.predict(one.logits[:, member]).uncertainty for name, one in outside.items()}
+        noticed = {name: rounded(_auroc(own.uncertainty, u)) for name, u in away.items()}
+        found.append({"accuracy": rounded(float(np.mean(right))), "strangers": noticed})
+    return found
+
+
+def _auroc(inside: np.ndarray, outside: np.ndarray) -> float | None:
+    is_outside = np.repeat([False, True], [inside.size, outside.size])
+    return auroc(np.concatenate([inside, outside]), is_outside)
 
 
 def _of_run(out: Path, benchmark: Benchmark, name: str, seed: int, draws: int) -> dict[str, Any]:

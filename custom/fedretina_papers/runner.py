@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.errors import FedretinaError, SettingsError
+from fedretina.evaluation.model_selection import best_step, candidates
 from fedretina.storage import folder_lock, read_json, write_json
 from fedretina_papers.fedee_costs import measure_side_by_side
 from fedretina_papers.fine_tuned import begins_with
@@ -18,7 +19,6 @@ from fedretina_papers.measured_costs import measure_costs
 from fedretina_papers.one_run import sites_of, store, train
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.readings import derive_readings
-from fedretina_papers.tuning import best_candidate, validation_auc
 
 FIXED = "fixed.json"
 _BESIDE = {
@@ -173,6 +173,29 @@ def _tune(
             tuning[choice.name] = {"grid": list(grid), "validation": aucs, "chosen": grid[chosen[choice.name]]}
     write_json(out / "plan.json", plan_record(plan, tuning))
     return chosen
+
+
+def validation_auc(results: Mapping[str, Any], window: int) -> float | None:
+    """The smoothed mean validation AUC of the round that a run chose; None where no site could measure one.
+
+    Args:
+        results: A run's `results.json`.
+        window: Rounds that the choice is averaged over.
+    """
+    steps = results["steps"]
+    training = [number for number, step in enumerate(steps) if step["task"] == "train"]
+    span = range(training[0], training[-1] + 1)
+    chosen = best_step(steps, span, window)
+    if chosen is None:
+        return None
+    means = [c.mean for c in candidates(steps, span) if chosen - window < c.step <= chosen]
+    return sum(means) / len(means)
+
+
+def best_candidate(aucs: Sequence[float | None]) -> int:
+    """Number of the best candidate: the first of equals, and the first where none could be measured."""
+    known = [(-1.0 if auc is None else auc) for auc in aucs]
+    return max(range(len(known)), key=lambda at: (known[at], -at))
 
 
 def plan_record(plan: BenchmarkPlan, tuning: Mapping[str, Any]) -> dict[str, Any]:

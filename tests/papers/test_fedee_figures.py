@@ -10,7 +10,7 @@ from made_asked import made_asked
 
 from fedretina.evaluation.bootstrap import exact_interval
 from fedretina_papers.asked import Read
-from fedretina_papers.fedee_figures import RATES, site_figures
+from fedretina_papers.fedee_figures import RATES, member_figures, site_figures
 from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.fedee_tables import (
     constant_table,
@@ -21,7 +21,6 @@ from fedretina_papers.fedee_tables import (
     tuning_tables,
     undefined_table,
 )
-from fedretina_papers.member_figures import member_figures
 from fedretina_papers.stored import Answers, Benchmark, referral
 from fedretina_papers.what_was_run import course_words
 

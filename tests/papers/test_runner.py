@@ -12,8 +12,7 @@ from fedretina_papers.measure import noised
 from fedretina_papers.one_run import sites_of, store
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.resplit import resplit
-from fedretina_papers.runner import plan_record, required_alike, run_benchmark
-from fedretina_papers.tuning import best_candidate
+from fedretina_papers.runner import best_candidate, plan_record, required_alike, run_benchmark
 
 SMALL = {
     "name": "small",
