@@ -12,27 +12,14 @@ SITES = {"aptos2019": "icdr5", "eyepacs": "icdr5_ungradable", "idrid": "icdr5", 
 
 def write_real_sites(shared: Path, folder: Path, limit: dict[str, int] | None = None) -> Path:
     """Write one folder per site; returns the value for FEDRETINA_SITE_FILE."""
-    with open(shared / "fundus" / "labels.csv", newline="") as handle:
-        rows = list(csv.DictReader(handle))
+    rows = _labels(shared / "fundus")
     for site, scheme in SITES.items():
-        (folder / site).mkdir(parents=True)
-        with open(folder / site / "manifest.csv", "w", newline="") as handle:
-            writer = csv.writer(handle)
-            writer.writerow(["file", "label", "patient", "split"])
-            for row in rows:
-                if row["site"] == site:
-                    reject = scheme == "icdr5_ungradable" and row["quality"] == "reject"
-                    label = "ungradable" if reject else row["grade"]
-                    writer.writerow([row["file"], label, row["group"], row["split"]])
-        words = {
-            "data": {
-                "manifest": "manifest.csv",
-                "images": str((shared / "fundus").resolve()),
-                "scheme": scheme,
-                **({"limit": limit} if limit else {}),
-            }
-        }
-        (folder / site / "site.yaml").write_text(yaml.safe_dump(words))
+        graded = []
+        for row in rows:
+            if row["site"] == site:
+                reject = scheme == "icdr5_ungradable" and row["quality"] == "reject"
+                graded.append([row["file"], "ungradable" if reject else row["grade"], row["group"], row["split"]])
+        _write_site(folder / site, shared / "fundus", scheme, graded, limit)
     return folder / "{SITE_NAME}" / "site.yaml"
 
 
@@ -44,24 +31,25 @@ def write_real_oct_sites(
     With "oct3" as a site's scheme, scans of other diseases keep their row in train without a label, and have none in
     val and test.
     """
-    with open(shared / "oct" / "labels.csv", newline="") as handle:
-        rows = list(csv.DictReader(handle))
+    rows = _labels(shared / "oct")
     for site, scheme in (schemes or OCT_SITES).items():
-        (folder / site).mkdir(parents=True)
-        with open(folder / site / "manifest.csv", "w", newline="") as handle:
-            writer = csv.writer(handle)
-            writer.writerow(["file", "label", "patient", "split"])
-            for row in rows:
-                label = row["label3"] if scheme == "oct3" else row["disease"]
-                if row["site"] == site and (label or row["split"] == "train"):
-                    writer.writerow([row["file"], label, row["group"], row["split"]])
-        words = {
-            "data": {
-                "manifest": "manifest.csv",
-                "images": str((shared / "oct").resolve()),
-                "scheme": scheme,
-                **({"limit": limit} if limit else {}),
-            }
-        }
-        (folder / site / "site.yaml").write_text(yaml.safe_dump(words))
+        graded = []
+        for row in rows:
+            label = row["label3"] if scheme == "oct3" else row["disease"]
+            if row["site"] == site and (label or row["split"] == "train"):
+                graded.append([row["file"], label, row["group"], row["split"]])
+        _write_site(folder / site, shared / "oct", scheme, graded, limit)
     return folder / "{SITE_NAME}" / "site.yaml"
+
+
+def _labels(images: Path) -> list[dict[str, str]]:
+    with open(images / "labels.csv", newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def _write_site(folder: Path, images: Path, scheme: str, graded: list[list[str]], limit: dict[str, int] | None) -> None:
+    folder.mkdir(parents=True)
+    with open(folder / "manifest.csv", "w", newline="") as handle:
+        csv.writer(handle).writerows([["file", "label", "patient", "split"], *graded])
+    data = {"manifest": "manifest.csv", "images": str(images.resolve()), "scheme": scheme}
+    (folder / "site.yaml").write_text(yaml.safe_dump({"data": data | ({"limit": limit} if limit else {})}))
