@@ -129,7 +129,7 @@ def test_a_policy_that_changes_numbers_is_refused_before_a_round_where_they_leav
         with pytest.raises(SettingsError, match=r"run's head leaves encrypted .*after which nothing can be changed"):
             asked(policy, **sealed)
         asked(policy, row="fedavg", grades=5, exchange={"personal": "nothing"})
-        with pytest.raises(RefusedError, match="this site's policy (rounds what leaves|adds noise to updates)"):
+        with pytest.raises(RefusedError, match=r"this site's policy (rounds what leaves|adds noise to updates)"):
             asked(policy, **sums)
     # The noise of sums is added before they are encrypted.
     asked(PolicySettings(noise=noise, sums_noise=SumsNoise(multiplier=1.0)), encrypted=True, **sums)
