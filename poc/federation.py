@@ -21,6 +21,7 @@ from poc.project import ADMIN, NAME, SERVER, write_project
 
 _LOOPBACK = "127.0.0.1"
 _LAST_LINES = 15
+_DEPLOY_S = 60.0
 
 
 class LocalFederation:
@@ -85,6 +86,7 @@ class LocalFederation:
         )
         if done.returncode != 0 or not self.admin_kit.is_dir():
             raise AdminError(f"`nvflare poc prepare` failed:\n{done.stdout}{done.stderr}")
+        self._be_patient()
         if site_file is not None:
             for site in self.sites:
                 self._point_to_data(site, site_file)
@@ -164,6 +166,16 @@ class LocalFederation:
             "NVFLARE_POC_WORKSPACE": str(self.flare),
             "FEDRETINA_STATE_ROOT": str(self.state),
         }
+
+    def _be_patient(self) -> None:
+        """Let the server wait longer than 10 s until a site has a job: all share this machine's cores.
+
+        FLARE leaves a site that takes longer out of the job, or does not run it.
+        """
+        path = self.kit(SERVER) / "startup" / "fed_server.json"
+        words = json.loads(path.read_text(encoding="utf-8"))
+        words["servers"][0]["admin_timeout"] = _DEPLOY_S
+        path.write_text(json.dumps(words, indent=2) + "\n", encoding="utf-8")
 
     def _point_to_data(self, site: str, site_file: str) -> None:
         path = Path(site_file.replace("{SITE_NAME}", site)).resolve()

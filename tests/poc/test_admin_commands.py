@@ -7,12 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from nvflare.fuel.hci.client import api
+from nvflare.private.fed.authenticator import Authenticator
 from poc.federation import LocalFederation
 from poc.processes import belonging
 from poc.project import SERVER
@@ -20,6 +23,7 @@ from simulation import SMALL, results, run_oracle, write_job
 from standing import CEILING_S, standing
 
 from fedretina.cli import main
+from fedretina.flare import admin_session
 from printed import blocks, shape, shown, without_moments
 
 pytestmark = pytest.mark.flare
@@ -266,6 +270,37 @@ def test_what_is_not_there(federation, admin, tmp_path):
     assert "no server answers this admin" in said
     assert "is not the server of this kit" in said
     assert "names another server than the consortium's" in said
+
+
+@pytest.mark.attack(
+    "an accident",
+    "the server is so busy that it answers an admin seconds after it has taken the connection",
+    "the admin is answered within the time of --connect-timeout, and is told after it that the server runs",
+)
+def test_a_server_that_answers_late_is_waited_for_as_long_as_is_asked(federation, admin, monkeypatch):
+    class ToABusyServer(Authenticator):
+        """The server stands still for a while, from when it is connected on."""
+
+        def authenticate(self, *words, **named):
+            while self._challenge_server()[0] is None:
+                time.sleep(0.1)
+            federation.signal_one(SERVER, signal.SIGSTOP)
+            again.append(threading.Timer(stands_s, federation.signal_one, (SERVER, signal.SIGCONT)))
+            again[-1].start()
+            return super().authenticate(*words, **named)
+
+    monkeypatch.setattr(api, "Authenticator", ToABusyServer)
+    monkeypatch.setattr(admin_session, "_KNOCK_S", 60.0)
+    again = []
+    try:
+        stands_s = 7.0  # FLARE's own patience is 5 s
+        assert "site-1" in admin("status", "--connect-timeout", 60)
+        stands_s = 12.0
+        said = admin("status", "--connect-timeout", 2, code=2)
+    finally:
+        for timer in again:
+            timer.join()
+    assert "it runs, since it takes this kit's certificate" in said
 
 
 def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(

@@ -20,9 +20,11 @@ from simulation import fill_cache, write_job  # noqa: E402
 from squid import LOGIN, NO_WAY, SQUID, Squid  # noqa: E402
 
 from federation import (  # noqa: E402
+    CONNECT_S,
     LEAD,
     WITH_CARDS,
     Federation,
+    be_patient,
     distributed_kit,
     ended,
     fedretina,
@@ -75,6 +77,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
     federation.provision()
     fedretina("kit", "harden", federation.kit("server"), "--bind", "loopback")
     hurry(federation.kit("server"))
+    be_patient(federation.kit("server"), federation.kit(LEAD))
     for seed, (site, grades) in enumerate(GRADES.items()):
         hospital = federation.hospital(site)
         write_hospital(hospital, grades, seed, state_root="runs")
@@ -130,7 +133,7 @@ def federation(kits: Federation, once: Callable[[str], None]) -> Iterator[Federa
             kits.running[site].wait_until("Successfully registered")
         kits.ended = {"changed": ended(session, changed)}
         recipe = JobRecipe(write_job(kits.folder / "good-recipe", WORDS, SITES), run="good")
-        run = recipe.run(ProdEnv(str(kits.kit(LEAD)), login_timeout=20, username=LEAD))
+        run = recipe.run(ProdEnv(str(kits.kit(LEAD)), login_timeout=CONNECT_S, username=LEAD))
         kits.ended["good"] = ended(session, run.get_job_id())
     yield kits
     kits.stop()

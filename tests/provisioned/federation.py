@@ -36,7 +36,8 @@ FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 """Of Debian's package faketime."""
 WITH_CARDS = "site-2"
 """The site whose machine says that it has two GPUs."""
-
+ANSWER_S, CONNECT_S = 60.0, 120.0
+"""How long an admin waits for an answer, and for a connection; and the server for a site that a job is deployed to."""
 
 _NVIDIA_SMI = """#!/bin/sh
 case "$1" in
@@ -243,11 +244,14 @@ class Federation:
 
     @contextmanager
     def session(self, user: str, kit: Path | None = None) -> Iterator[Any]:
-        """An admin's session over the FLARE API."""
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
+        """An admin's session over the FLARE API, which gives up after 5 s of its own where nobody says otherwise."""
+        from nvflare.fuel.flare_api.flare_api import Session
 
-        session = new_secure_session(user, str(kit or self.kit(user)), timeout=20)
+        session = Session(user, str(kit or self.kit(user)))
+        session.api.authenticate_msg_timeout = session.api.file_download_progress_timeout = ANSWER_S
+        session.set_timeout(ANSWER_S)
         try:
+            session.try_connect(CONNECT_S)
             yield session
         finally:
             session.close()
@@ -287,6 +291,17 @@ def point_to(kit: Path, port: int, host: str = "") -> None:
             if "admin" in words:
                 words["admin"]["port"] = port
             path.write_text(json.dumps(words))
+
+
+def be_patient(server: Path, admin: Path) -> None:
+    """Let a server's kit wait longer for sites, and an admin's for the server; `ProdEnv` has no word for it."""
+    for path, part, words in (
+        (server / "startup" / "fed_server.json", lambda known: known["servers"][0], {"admin_timeout": ANSWER_S}),
+        (admin / "startup" / "fed_admin.json", lambda known: known["admin"], {"authenticate_msg_timeout": ANSWER_S}),
+    ):
+        known = json.loads(path.read_text())
+        part(known).update(words)
+        path.write_text(json.dumps(known))
 
 
 def hurry(kit: Path) -> None:

@@ -50,7 +50,8 @@ _OTHER = (
     OSError,
 )
 _REPLY_S = 15.0
-"""How long FLARE waits for the answer to a command, in seconds; its own 5 s are few for a server that is busy."""
+"""How long FLARE waits for the answer to a command, or for a piece of a file, in seconds; its own 5 s are few for a
+server that is busy."""
 _CALL_S, _DOWNLOAD_S = 60.0, 600.0
 """The longest that anybody waits for a call of FLARE's API, in seconds, whatever it does."""
 _LOGOUT_S = 3.0
@@ -81,7 +82,7 @@ class AdminSession:
 
     Args:
         kit: The admin's startup kit, the folder that holds `startup/fed_admin.json`.
-        timeout_s: How long to wait for a connection, in seconds.
+        timeout_s: How long to wait for a connection, and then for each answer to the sign-in, in seconds.
         ends: When the session's time is over, on the clock of `time.monotonic`; then every call ends with
             `TimeOverError`.
     """
@@ -129,6 +130,9 @@ class AdminSession:
                 # Held before it connects: when Ctrl-C interrupts it and nobody closes it, its threads go on for ever.
                 session = self._session = Session(self.user, self._kit)
                 session.api.auto_login_max_tries = 1
+                # Else a server that is connected, but has no core for 5 s, counts as none, whatever time was given.
+                session.api.authenticate_msg_timeout = self._timeout_s
+                session.api.file_download_progress_timeout = _REPLY_S
                 session.set_timeout(_REPLY_S)
                 self._bounded("connect", lambda: session.try_connect(self._timeout_s), self._timeout_s + _CALL_S)
         except BaseException:
@@ -283,9 +287,14 @@ class AdminSession:
         """What stands in the way to the server, and who can mend it, since FLARE says no more than that it failed."""
         answer = _begin(lambda: knock(self._opened, _KNOCK_S))
         wait([answer], min(2 * _KNOCK_S, self._left_s))  # a name may be looked up for longer than a connection takes
-        if not answer.done() or not answer.result().problem:
+        if not answer.done():
             return "it is down, or the kit belongs to another federation: ask the project admin."
         door = answer.result()
+        if not door.problem:
+            return (
+                "it runs, since it takes this kit's certificate: it may be busy, so give it longer with "
+                "--connect-timeout, and ask the project admin if that does not help."
+            )
         clock = "" if door.timely else "look at this machine's clock; if it is right, "
         return f"{door.problem}; {door.mend or f'{clock}ask the project admin.'}"
 
