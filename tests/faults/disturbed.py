@@ -25,6 +25,7 @@ from simulation import SMALL, write_job
 from standing import CEILING_S, standing
 
 from fedretina.cli import main
+from ports import free_port
 
 SITES = ("site-1", "site-2")
 GATE = "GATED_TWEU_GATE"  # as tests/flare/parts/gated_tweu.py
@@ -37,7 +38,7 @@ class Disturbed:
     """A server and two sites with short heartbeats."""
 
     def __init__(self, folder: Path) -> None:
-        self.local = LocalFederation(folder, SITES)
+        self.local = LocalFederation(folder, SITES, free_port())
         self.disks = {name: folder / "disks" / name for name in (SERVER, "site-1")}
         self._mounted: list[Path] = []
         self.folder = folder

@@ -7,7 +7,6 @@ What never reaches the wire (losses, optimisers, uncertainty, the encoder's arch
 
 import os
 import re
-import socket
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from simulation import SMALL, Simulation, results, run_oracle, write_job
 
 from fedretina.exchange.ledger import Ledger
 from fedretina.storage import read_json
+from ports import free_port
 
 pytestmark = pytest.mark.flare
 
@@ -88,9 +88,7 @@ def in_poc(script, folder, sites):
     text, changed = re.subn(r"= SimEnv\(.*\)", f"= PocEnv({said}, {more})", text)
     assert changed == 1
     script.write_text(text)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    write_project(folder / "project.yml", sites, port)
+    write_project(folder / "project.yml", sites, free_port())
     return {"NVFLARE_POC_WORKSPACE": str(folder / "flare")}
 
 

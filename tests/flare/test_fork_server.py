@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from nvflare.fuel.f3.streaming import stream_utils
-from nvflare.fuel.utils.network_utils import get_open_ports
 from nvflare.private.fed.app.simulator import simulator_runner, simulator_worker
 from nvflare.private.fed.client import client_runner
 
 from fedretina.flare import fork_server
 from fedretina.flare.fork_server import ForkServer, one_process_per_site, share_imports, wait_briefly
+from ports import free_port
 
 
 def started():
@@ -28,7 +28,7 @@ def started():
 
 def worker(folder, *more):
     """The simulator's own command for a site; its worker then waits for the simulator to call."""
-    port = str(get_open_ports(1)[0])
+    port = str(free_port())
     given = {"-o": str(folder), "--logging_config": "concise", "--client": "site-7", "--token": "t", "--port": port}
     words = [word for pair in given.items() for word in pair]
     words += ["--parent_pid", str(os.getpid()), "--decomposer_module", "None", *more]

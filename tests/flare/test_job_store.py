@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.errors import AdminError, NotFoundError
 from fedretina.flare.job_store import ABANDONED, abandon, begun_jobs, job_store, obstacle
+from ports import free_port
 
 ID = str(uuid4())  # another test process's jobs run on the same machine
 HELD = "import sys; print('up', flush=True); sys.stdin.read()"
@@ -23,13 +24,10 @@ HELD = "import sys; print('up', flush=True); sys.stdin.read()"
 def kit(tmp_path, monkeypatch):
     """A server's kit with an empty store, listening nowhere."""
     monkeypatch.delenv("NVFL_JOB_STORE_ROOT", raising=False)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     kit = tmp_path / "kit"
     for folder in ("startup", "local"):
         (kit / folder).mkdir(parents=True)
-    server = {"servers": [{"service": {"target": f"localhost:{port}"}}]}
+    server = {"servers": [{"service": {"target": f"localhost:{free_port()}"}}]}
     (kit / "startup/fed_server.json").write_text(json.dumps(server))
     manager = {"id": "job_manager", "args": {"uri_root": str(tmp_path / "store")}}
     (kit / "local/resources.json.default").write_text(json.dumps({"components": [{"id": "other"}, manager]}))

@@ -3,7 +3,6 @@
 import errno
 import json
 import shutil
-import socket
 import threading
 import time
 from types import SimpleNamespace
@@ -33,6 +32,7 @@ from fedretina.flare.many_sites import Places
 from fedretina.flare.plain_bytes import Leaving, in_one_buffer, plain, register
 from fedretina.flare.wire import came_into, pack_payload, unpack_payload
 from fedretina.networks.build import build_on_meta
+from ports import free_port
 
 STAMP = Stamp("r", "train", 0, 0, "d" * 64)
 TB = 10**12
@@ -41,9 +41,7 @@ TB = 10**12
 @pytest.fixture(scope="module")
 def wire():
     """A server and a site; gives a function that sends from the site and returns what the server unpacked."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        url = f"tcp://localhost:{free.getsockname()[1]}"
+    url = f"tcp://localhost:{free_port()}"
     came = []
 
     def take(message):

@@ -24,6 +24,7 @@ from standing import CEILING_S, standing
 
 from fedretina.cli import main
 from fedretina.flare import admin_session
+from ports import free_port
 from printed import blocks, shape, shown, without_moments
 
 pytestmark = pytest.mark.flare
@@ -37,7 +38,7 @@ GATED = {**SMALL, "objective": {"name": "gated_tweu"}, "phases": [{"name": "trai
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, once):
     once("the federation of the admin's commands")
-    running = LocalFederation(tmp_path_factory.mktemp("federation"), SITES)
+    running = LocalFederation(tmp_path_factory.mktemp("federation"), SITES, free_port())
     os.environ[GATE] = str(running.folder / "gate")  # all processes of the federation inherit it
     try:
         running.prepare()

@@ -15,6 +15,7 @@ from simulation import REPOSITORY, SMALL, results, run_oracle, write_job
 from standing import CEILING_S, standing
 
 from fedretina.exchange.ledger import Ledger
+from ports import free_port
 from printed import blocks, form
 
 pytestmark = pytest.mark.flare
@@ -39,9 +40,10 @@ class Rehearsal:
         folder.mkdir()
         self.folder, self.log = folder, folder / "output.txt"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FEDRETINA_")}
+        command = [sys.executable, "-m", "poc", "--port", str(free_port()), "--job", job, "--folder", folder / "poc"]
         with open(self.log, "wb") as handle:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "poc", "--job", job, "--folder", folder / "poc", *words],
+                [*command, *words],
                 cwd=REPOSITORY,
                 env={**environment, "HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"},
                 stdout=handle,

@@ -42,14 +42,9 @@ from pynetdicom import AE, evt
 from pynetdicom.sop_class import ComprehensiveSRStorage, EncapsulatedPDFStorage, Verification
 
 from dicom_writing import OCT, OP_8, write_dicom
+from ports import free_port
 
 WAIT_S = 120
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until(condition, what):

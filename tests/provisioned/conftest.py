@@ -28,11 +28,11 @@ from federation import (  # noqa: E402
     distributed_kit,
     ended,
     fedretina,
-    free_port,
     hurry,
     loopback_project,
     nvflare,
 )
+from ports import free_port  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from standing import CEILING_S, standing
 
 from fedretina.cli import main
 from fedretina.kit.audit import AuditLog
+from ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -46,13 +46,6 @@ case "$1" in
 esac
 """
 """As FLARE asks the driver's program, which this machine may not have; nothing else of a GPU is made up."""
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = CEILING_S, look_s: float = 0.2) -> Any:

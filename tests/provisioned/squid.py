@@ -9,7 +9,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from federation import free_port, wait_for
+from federation import wait_for
+from ports import free_port
 
 SQUID = shutil.which("squid", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 LOGIN = "hospital:pass-in-the-file"

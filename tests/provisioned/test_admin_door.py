@@ -8,7 +8,8 @@ from credentials import certify
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from federation import LEAD, copy_kit, fedretina, free_port, loopback_project, nvflare
+from federation import LEAD, copy_kit, fedretina, loopback_project, nvflare
+from ports import free_port
 
 pytestmark = pytest.mark.provisioned
 

@@ -8,8 +8,9 @@ import pytest
 from hostile_jobs import PLANTED, hostile_jobs, listening, plant
 from jobs import WORDS, bring_code, change_in_store, export
 
-from federation import LEAD, copy_kit, ended, free_port, point_to
+from federation import LEAD, copy_kit, ended, point_to
 from fedretina.exchange.ledger import REFUSALS, Ledger
+from ports import free_port
 
 pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
 REASONS = (

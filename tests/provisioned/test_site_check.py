@@ -23,10 +23,11 @@ from hospital import SECRETS, write_hospital
 from simulation import SMALL
 from squid import LOGIN, NO_WAY, SQUID, Squid
 
-from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, point_to
+from federation import LEAD, REPOSITORY, copy_kit, fedretina, point_to
 from fedretina.kit import addresses, hardened, service_sight, site_check
 from fedretina.kit.site_check import Door
 from fedretina.kit.startup_kit import open_kit
+from ports import free_port
 
 pytestmark = pytest.mark.provisioned
 Usage = namedtuple("Usage", "total used free")

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from signed_kit import write_kit
 from fedretina.kit.site_check import process_path
 from fedretina.storage import write_json
 from fedretina.version import __version__
+from ports import free_port
 
 PROVISIONING = Path(__file__).resolve().parents[2] / "provisioning"
 SITE = PROVISIONING / "kubernetes" / "site"
@@ -168,12 +168,6 @@ def test_a_pod_is_ready_while_it_is_connected(tmp_path, connected, age, ready):
     write_json(path, {"connected": connected, "written": time.time()})
     os.utime(path, (time.time() - age, time.time() - age))
     assert (subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0) is ready
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until(look, what, seconds=120):
