@@ -16,6 +16,7 @@ _VARIES = (
     (r"process \d+", "process PID"),
     (r"localhost:\d+", "localhost:PORT"),
     (r"digest ([0-9a-f]{12}|\.\.\.)", "digest DIGEST"),
+    (r"is there, (SUBMITTED|DISPATCHED|RUNNING)$", "is there, UNDER WAY"),  # as far as the server is by then
     (r"  +", "  "),
 )
 
