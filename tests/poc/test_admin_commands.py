@@ -250,7 +250,8 @@ def test_a_run_that_fails_says_why(admin, as_shown, tmp_path, monkeypatch):
     assert "ended as FINISHED:EXECUTION_EXCEPTION" in admin("submit", job, "--run", "thin", code=2)
 
 
-def test_what_is_not_there(federation, admin, tmp_path):
+def test_what_is_not_there(federation, admin, tmp_path, monkeypatch):
+    monkeypatch.setattr(admin_session, "_KNOCK_S", 60.0)  # what a knock brings is asked, not how soon
     for words in (("status", "ffffffff"), ("watch", "--run", "never"), ("results", "nothing"), ("resume", "never")):
         (said,) = admin(*words, code=3, as_json=True)
         assert said["exit"] == 3

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from federation import LEAD, copy_kit, fedretina, loopback_project, nvflare
+from fedretina.flare import admin_session
 from ports import free_port
 
 pytestmark = pytest.mark.provisioned
@@ -26,6 +27,12 @@ def fresh(tmp_path_factory, lasting):
 def kit(fresh, tmp_path):
     """A lead's kit."""
     return copy_kit(fresh / "prod_00" / LEAD, tmp_path / "lead")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """What a knock at the door brings is asked here, not how soon it does: a resolver may take its time."""
+    monkeypatch.setattr(admin_session, "_KNOCK_S", 60.0)
 
 
 def status(kit):
