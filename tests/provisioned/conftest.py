@@ -28,7 +28,6 @@ from federation import (  # noqa: E402
     distributed_kit,
     ended,
     fedretina,
-    hurry,
     loopback_project,
     nvflare,
 )
@@ -76,7 +75,6 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
     federation = Federation(tmp_path_factory.mktemp("federation"))
     federation.provision()
     fedretina("kit", "harden", federation.kit("server"), "--bind", "loopback")
-    hurry(federation.kit("server"))
     be_patient(federation.kit("server"), federation.kit(LEAD))
     for seed, (site, grades) in enumerate(GRADES.items()):
         hospital = federation.hospital(site)

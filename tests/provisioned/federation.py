@@ -297,14 +297,6 @@ def be_patient(server: Path, admin: Path) -> None:
         path.write_text(json.dumps(known))
 
 
-def hurry(kit: Path) -> None:
-    """Let a server's kit take a site's machine for gone after 5 seconds of silence instead of 15."""
-    path = kit / "local" / "resources.json"
-    words = json.loads(path.read_text())
-    next(part for part in words["components"] if part["id"] == "fedretina_one_machine")["args"] = {"answer_s": 5}
-    path.write_text(json.dumps(words))
-
-
 def copy_kit(kit: Path, folder: Path) -> Path:
     """Copy a kit with its rights."""
     return Path(shutil.copytree(kit, folder))
