@@ -27,6 +27,12 @@ def ends(processes):
     return {one.laddr.port for one in held}, {one.raddr.port for one in held if one.raddr}
 
 
+def linked(processes):
+    """As `ends`, once they are connected to each other: connections come one by one."""
+    own, others = ends(processes)
+    return (own, others) if own & others else None
+
+
 @pytest.mark.attack(
     "an outsider",
     "whoever runs the hospital's proxy keeps what passes it",
@@ -52,9 +58,8 @@ def test_all_of_a_site_goes_through_its_proxy_and_the_proxy_may_die(federation):
         job = session.submit_job(str(export(federation, "again")))
         (child,) = wait_for(lambda: processes_of(kit, job), "the job's process of site-2")
         wait_for(lambda: proxy.port in ends([psutil.Process(child)])[1], "it is connected through the proxy")
-        own, others = ends(site.processes())
-        assert others - own == {proxy.port}  # what is left over is what they say to each other, past the proxy
-        assert others & own
+        own, others = wait_for(lambda: linked(site.processes()), "what its processes say to each other")
+        assert others - own == {proxy.port}  # and that goes past the proxy
         own, others = ends(federation.running["site-1"].processes())
         assert others - own == {federation.port}
         wait_for(lambda: run.exists() and json.loads(run.read_text())["done"] >= 1, "round 0")
