@@ -38,8 +38,8 @@ def test_killed_in_its_steps_and_without_the_site_that_missed_its_end_a_run_ends
         own = {"FEDRETINA_RUN": "r", "FEDRETINA_STATE_ROOT": str(tmp_path), **more}
         return Simulation(job, tmp_path / "sim", len(SITES), **own)
 
-    def in_step(step):
-        simulation = start()
+    def in_step(step, name):
+        simulation = start(HOLDS=name)  # else it may be over before a busy machine lets the test act
         simulation.until(lambda: done(tmp_path, "r") >= step)
         return simulation
 
@@ -47,12 +47,12 @@ def test_killed_in_its_steps_and_without_the_site_that_missed_its_end_a_run_ends
         simulation.kill()
         return f"{done(tmp_path, 'r')} of {STEPS} steps done"
 
-    first = in_step(1)  # the second round without labels
+    first = in_step(1, "pretrain-1")  # the second round without labels
     time.sleep(0.3)
     first.kill_site("absent")
     first.until(lambda: "received dead job report for client absent" in first.text())  # FLARE alone waits for it
     said = killed(first)
-    second = in_step(3)  # the second round with labels
+    second = in_step(3, "train-1")  # the second round with labels
     assert said in second.text()
     time.sleep(0.3)
     for site in SITES:

@@ -115,13 +115,12 @@ def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted_and_a
     whole = rehearse(job, tmp_path / "whole", "--run", "again")
     interrupted = rehearse(held, tmp_path / "interrupted", "--sites", "1", "--run", "cut")
     fails = rehearse(one_site_too_few(tmp_path / "one"), tmp_path / "fails")
-    whole.wait_for("up and connected")
-    command = [sys.executable, "-m", "poc", "--job", job, "--folder", whole.folder / "poc"]
+    interrupted.wait_for("train round 1 of 2")
+    command = [sys.executable, "-m", "poc", "--job", job, "--folder", interrupted.folder / "poc"]
     refused = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "in use by another process" in refused.stderr
 
-    interrupted.wait_for("train round 1 of 2")
     interrupted.process.send_signal(signal.SIGINT)
     assert interrupted.process.wait(CEILING_S) == 130, interrupted.text()
     assert "interrupted" in interrupted.text()
