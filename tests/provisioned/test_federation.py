@@ -80,10 +80,13 @@ def test_pages_are_written_by_the_processes_that_run(federation):
     for word in (*SECRETS, str(federation.folder)):
         assert word not in page.read_text(), word
     server = federation.storage / "runs" / "status" / "server.html"
-    text = wait_for(lambda: "site-3" in server.read_text() and server.read_text(), "the server's page")
+
+    def at_the_end():
+        text = server.read_text()
+        return text if "all steps are done" in text and "complete" in text else None
+
+    text = wait_for(at_the_end, "the run's end is on the server's page")
     assert all(f'<span class="mark">{site}</span> connected since' in text for site in SITES)
-    assert "all steps are done" in text
-    assert "complete" in text
     fedretina("site", "page", federation.kit("server"))
     assert "The server runs since" in server.read_text()
     for name in ("server", "site-1"):  # after a run and a page: the process that lasts is small
