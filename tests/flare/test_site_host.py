@@ -168,7 +168,7 @@ def test_a_site_whose_weights_file_is_another_than_the_jobs_or_that_names_none_h
     said = refused_at_once(hospital, "", experiment)
     assert said.endswith(f" with sha256 {64 * 'a'}: set weights_file in this end's own settings to a copy of it.")
     (hospital / "tell-tale.safetensors").write_bytes(b"another file")
-    said = refused(hospital, "weights_file: tell-tale.safetensors", experiment)
+    said = refused_at_once(hospital, "weights_file: tell-tale.safetensors", experiment)
     assert said == (
         f"the file of pre-trained weights is not the expected one, whose sha256 is {64 * 'a'}: fetch that one, or "
         "correct the digest."

@@ -31,6 +31,7 @@ from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import read_history
 from fedretina.networks.build import build_on_meta
+from fedretina.networks.weights import require_digest
 from fedretina.seeds import devices_seen
 from fedretina.settings.exchange import Kind
 from fedretina.settings.plan import Plan
@@ -191,6 +192,7 @@ class SiteHost:
         sends = partition_of(experiment, net, experiment.sums is not None and settings.he_keys is not None)
         require_numbers(settings.own_policy, experiment.exchange.codec, sends)
         require_kinds(settings.own_policy, sends.shared_kinds())
+        require_digest(experiment.network.weights)
         root = state_root(fl_ctx, settings)
         folder = root / require_name(run, "run") / name
         with ExitStack() as opening:  # a fault lets go of the lock, so that the next attempt finds it free

@@ -8,6 +8,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NotRequired
 
@@ -166,15 +167,7 @@ def read_weights(file: Path, sha256: str | None = None) -> WeightsFile:
     try:
         with file.open("rb") as opened:
             before = os.fstat(opened.fileno())
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
-            if sha256 not in (None, found):
-                raise SettingsError(
-                    f"The file of pre-trained weights has sha256 {found}, but {sha256} was expected; fetch the right "
-                    "file or correct the digest."
-                ).telling(
-                    f"the file of pre-trained weights is not the expected one, whose sha256 is {sha256}: fetch that "
-                    "one, or correct the digest."
-                )
+            found = _digest(opened, sha256)
             opened.seek(0)
             content, header = _unpacked(opened, file.suffix)
             wrapper = None if not isinstance(content, Mapping) else next((w for w in WRAPPERS if w in content), None)
@@ -187,13 +180,45 @@ def read_weights(file: Path, sha256: str | None = None) -> WeightsFile:
             state = {key: value.clone() for key, value in state.items()}  # out of the file: it may change
             after = os.fstat(opened.fileno())
     except OSError as error:
-        raise SettingsError(
-            f"The file of pre-trained weights cannot be read ({error.strerror}); check that it exists "
-            "at this site and may be read."
-        ) from None
+        raise _unreadable(error) from None
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise SettingsError("The file of pre-trained weights was written to while it was read; begin again.")
     return WeightsFile(state, header, found, None if _is_state(content) else wrapper)
+
+
+def require_digest(settings: WeightsSettings) -> None:
+    """Refuse a file of weights that is another than the expected one, without unpacking it.
+
+    Raises:
+        SettingsError: The settings name a file that cannot be read or has another digest. No message names the path.
+    """
+    if settings.file is None:
+        return
+    try:
+        with settings.file.open("rb") as opened:
+            _digest(opened, settings.sha256)
+    except OSError as error:
+        raise _unreadable(error) from None
+
+
+def _digest(opened: BufferedReader, expected: str | None) -> str:
+    found = hashlib.file_digest(opened, "sha256").hexdigest()
+    if expected not in (None, found):
+        raise SettingsError(
+            f"The file of pre-trained weights has sha256 {found}, but {expected} was expected; fetch the right "
+            "file or correct the digest."
+        ).telling(
+            f"the file of pre-trained weights is not the expected one, whose sha256 is {expected}: fetch that "
+            "one, or correct the digest."
+        )
+    return found
+
+
+def _unreadable(error: OSError) -> SettingsError:
+    return SettingsError(
+        f"The file of pre-trained weights cannot be read ({error.strerror}); check that it exists "
+        "at this site and may be read."
+    )
 
 
 def _is_state(content: Any) -> bool:
