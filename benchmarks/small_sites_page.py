@@ -40,7 +40,7 @@ PAGE = ROOT / "docs" / "small_sites_study.md"
 README = ROOT / "README.md"
 ANALYTIC = ROOT / "docs" / "analytic.md"
 _BEGIN, _END = "<!-- from benchmarks/small_sites_page.py -->", "<!-- end -->"
-_IN_README = {"fundus": ("own", "both", "both_held", "feduaa"), "oct": ("own", "both", "feduaa")}
+_IN_README = {"fundus": ("own", "both", "both_held", "feduaa"), "oct": ("own", "both", "both_held", "feduaa")}
 """Sets and rows that README shows; the page has all."""
 _ABOUT = """# What sharing gives small hospitals
 
@@ -54,8 +54,9 @@ training: what one person could do in an afternoon.
 
 Every grade is in the sums, however few its patients, but for the rows with the default policy: by default a hospital
 keeps grades of fewer than {fewest} patients out, encrypted or not, and gains less
-([what it may set](analytic.md#what-leaves-and-what-a-total-says)). These rows were run on photographs. A site none of
-whose grades has so many patients has no part in the sums and counts with its own head, as {apart}.
+([what it may set](analytic.md#what-leaves-and-what-a-total-says)). A site none of whose grades has so many patients has
+no part in the sums and counts with its own head. So did, over sites and draws:
+{apart}.
 
 The draws share their test images, so "above own" counts draws and is no test of significance. Trained rows follow the
 [recipe](small_sites.md) `small_sites`, 8 rounds; its rate was chosen at 60 images a site in a draw of its own, on
@@ -65,9 +66,9 @@ heads at home, and `fedbn` its BatchNorm, of which the recipe moves scales and s
 """
 
 _WITHHELD = """
-Every grade is in these sums, but for the line with the default policy: by default a hospital keeps grades of fewer than
-{fewest} patients out of them, encrypted or not
-([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total-says)). On scans that was not run."""
+Every grade is in these sums, but for the lines with the default policy: by default a hospital keeps grades of fewer
+than {fewest} patients out of them, encrypted or not
+([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total-says))."""
 _UNASKED = """
 A hospital with fewer than {enough} ill or {enough} well validation patients keeps the federated model unasked
 ([why](docs/verdict.md#for-engineers)). In the photographs' second line those were, over sites and draws, {counts}. Of
@@ -174,16 +175,18 @@ def _between(page: Path, text: str) -> None:
 
 def _apart(runs: Runs) -> str:
     """How often a site had no part in the sums, in words."""
-    held = [run for run in runs if run["row"] == "both_held"]
-    found = {
-        size: sum(len(run["images"].keys() - run["sites"].keys()) for run in held if run["size"] == size)
-        for size in sorted({run["size"] for run in held})
-    }
-    of = {size: sum(len(run["images"]) for run in held if run["size"] == size) for size in found}
-    return (
-        listed([f"{count} of {of[size]} did at {number_words(size)}" for size, count in found.items() if count])
-        or "none did"
-    )
+    told = []
+    for name, title in SETS.items():
+        held = [run for run in runs if (run["set"], run["row"]) == (name, "both_held")]
+        found = {
+            size: sum(len(run["images"].keys() - run["sites"].keys()) for run in held if run["size"] == size)
+            for size in sorted({run["size"] for run in held})
+        }
+        of = {size: sum(len(run["images"]) for run in held if run["size"] == size) for size in found}
+        counts = listed([f"{count} of {of[size]} at {number_words(size)}" for size, count in found.items() if count])
+        if counts:
+            told.append(f"{title}: {counts}")
+    return "; ".join(told) or "none"
 
 
 def answers_table(runs: Runs) -> str:
