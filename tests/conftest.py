@@ -137,7 +137,7 @@ def shared() -> Path:
 
 @contextmanager
 def few_blocks() -> Iterator[None]:
-    """EfficientNet-Lite0 of its own blocks, but few and narrow: 13 convolutions for 49, 17,000 weights for 3.4 million.
+    """EfficientNet-Lite0 of its own blocks, but few and narrow: 15 convolutions for 49, 24,000 weights for 3.4 million.
 
     ViT-Small likewise: 4 blocks of width 48 for 12 of 384. Each site tries its gate on few spoiled images.
 
@@ -145,19 +145,14 @@ def few_blocks() -> Iterator[None]:
     bits, files and messages are those of any network of convolutions with BatchNorm. It holds in this process alone:
     tests that compare with another process leave it out, by a fixture of the same name that does nothing.
     """
-    from fedretina.local import gate
-    from fedretina.networks import efficientnet_lite, vit
+    from tests.flare.parts.little_lite0 import little_lite0
+    from timm.models import efficientnet
 
-    group = efficientnet_lite._Group
-    few = (
-        group(0, 1, 3, 1, 1, 16),
-        group(1, 2, 3, 2, 1, 24),  # the second has a shortcut
-        group(2, 1, 5, 2, 2, 40),
-        group(3, 1, 3, 2, 1, 112),
-    )
+    from fedretina.local import gate
+    from fedretina.networks import vit
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(efficientnet_lite, "_GROUPS", few)
-        patch.setattr(efficientnet_lite, "_TOP", 32)
+        patch.setattr(efficientnet, "tf_efficientnet_lite0", lambda **_: little_lite0())
         patch.setattr(vit, "_WIDTH", 48)
         patch.setattr(vit, "_DEPTH", 4)
         patch.setattr(gate, "_SPOILED", 2)  # images that each site spoils at its end; a tenth of a tiny run with all

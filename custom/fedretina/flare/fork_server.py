@@ -35,8 +35,9 @@ import numpy as np
 _log = logging.getLogger(__name__)
 
 _WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
-# What all sites need: FLARE's worker, the job's executor, and what a run's end is fitted with.
-_LOADED = (_WORKER, "fedretina.flare.executor", "scipy.optimize")
+# What all sites need: FLARE's worker, the job's executor, the packages of the encoders, and what a run's end is fitted
+# with.
+_LOADED = (_WORKER, "fedretina.flare.executor", "timm.models.efficientnet", "scipy.optimize")
 # What only the report at the end needs: imported while the first sites compute.
 _LOADED_LATER = ("matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2")
 _STREAMS = "nvflare.fuel.f3.streaming.stream_utils"
@@ -263,7 +264,7 @@ def main() -> None:
         try:
             what, about, *more = theirs.recv()
         except EOFError:
-            return
+            os._exit(0)  # there is nothing to flush, and Triton would print pages about what is still in memory
         answer: int | OSError | None = None
         try:
             if what == "start":

@@ -153,6 +153,13 @@ class Encoder(nn.Module):
         at = max(self.frozen, (len(self.stages) + 1) // 2) - 1
         return at if at < len(self.stages) - 1 else None
 
+    def current_keys(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a state by this encoder's own keys; an earlier version may have named its layers otherwise.
+
+        Keys that no version gave stay as they are. A subclass whose layers had other names overrides it.
+        """
+        return dict(state)
+
     def load_exactly(self, state: Mapping[str, Tensor]) -> None:
         """Load a state whose keys are ours, all of it or nothing.
 
@@ -165,6 +172,7 @@ class Encoder(nn.Module):
         Raises:
             SettingsError: A key is missing or left over, a shape differs, or a value is not finite.
         """
+        state = self.current_keys(state)
         mine: dict[str, Tensor] = self.state_dict()
         missing = sorted(k for k in mine.keys() - state.keys() if not k.endswith(".num_batches_tracked"))
         extra = len(state.keys() - mine.keys())

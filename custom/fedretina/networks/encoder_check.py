@@ -136,7 +136,7 @@ def _exported(read: WeightsFile, name: str | None) -> EncoderCheck:
     start = header.start
     encoder, traits = build_on_meta(NetworkSettings(encoder=header.encoder)).encoder, encoder_traits(header.encoder)
     other = [] if name in (None, header.encoder) else [f"it is no {name}"]
-    compared = _compared(encoder, Fitted(without_prefix(read.state)))
+    compared = _compared(encoder, Fitted(encoder.current_keys(without_prefix(read.state))))
     return compared._replace(
         sha256=read.sha256,
         wrapper=None,

@@ -1,4 +1,4 @@
-"""timm's names for networks that are built here of torchvision's layers, or of our own."""
+"""timm's names for networks whose layers stand elsewhere here: torchvision's, or timm's in stages."""
 
 from __future__ import annotations
 
