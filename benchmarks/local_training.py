@@ -29,11 +29,11 @@ _IMAGES = {64: 960, 128: 480}
 _ENCODERS = {"resnet18": "ResNet-18", "efficientnet_lite0": "EfficientNet-Lite0"}
 _PAIRS = 9
 _LEAST_PAIRS = 3
-_BUDGET_S = 150.0  # a case; it stops after the pair in which it is spent
+_BUDGET_S = 240.0  # a case; it stops after the pair in which it is spent
 
 
 def measure(scratch: Path, quick: bool = False) -> Result:
-    """Time the three loops in turn for every encoder and size.
+    """Time the two loops in turn for every encoder and size.
 
     Args:
         scratch: For the data's cache; phantoms need none.
@@ -48,9 +48,9 @@ def measure(scratch: Path, quick: bool = False) -> Result:
     }
     return result(
         "Local training",
-        "Images a second of `LocalTrainer.train`, one epoch of FedUAA with its theta, its checks and its copies of the "
-        "weights, against a bare PyTorch loop on the same uint8 tensors in memory: same network, loss, batch size, "
-        "SGD, memory layout and augmentation. Pairs are taken in turn; a ratio belongs to one pair.",
+        "Images in a CPU second of `LocalTrainer.train`, one epoch of FedUAA with its theta, its checks and its "
+        "copies of the weights, against a bare PyTorch loop on the same uint8 tensors in memory: same network, loss, "
+        "batch size, SGD, memory layout and augmentation. Pairs are taken in turn; a ratio belongs to one pair.",
         cases,
         target("ours / bare loop", "at least", _TARGET),
         {
@@ -60,7 +60,8 @@ def measure(scratch: Path, quick: bool = False) -> Result:
             "data": "phantom hospital site-1",
         },
         [
-            "The loop without augmentation is no equal of ours; it stands here for what the augmentation costs.",
+            "Both loops compute in one thread and wait for nothing, so CPU time is their time; that of the clock also "
+            "counts what a virtual machine's neighbours take.",
             "What a round costs once (weights in and out, theta) weighs more in a shorter round, so the images a round "
             "belong to the figure.",
         ],
@@ -88,8 +89,7 @@ def _case(scratch: Path, encoder: str, size: int, images: int, quick: bool) -> d
 
     loops: dict[str, Callable[[], None]] = {
         "ours": ours,
-        "bare loop": lambda: _bare(experiment, net, split, True),
-        "bare loop without augmentation": lambda: _bare(experiment, net, split, False),
+        "bare loop": lambda: _bare(experiment, net, split),
     }
     speed: dict[str, list[float]] = {name: [] for name in loops}
     trained = len(split.labels) // _BATCH * _BATCH
@@ -104,12 +104,11 @@ def _case(scratch: Path, encoder: str, size: int, images: int, quick: bool) -> d
                 speed[name].append(trained / seconds)
         if turn >= _LEAST_PAIRS and time.perf_counter() - began > _BUDGET_S:
             break
-    others = ("bare loop", "bare loop without augmentation")
-    ratios = {f"ours / {o}": [a / b for a, b in zip(speed["ours"], speed[o], strict=True)] for o in others}
-    return {**ratios, **{f"{name}, images/s": values for name, values in speed.items()}}
+    ratios = [a / b for a, b in zip(speed["ours"], speed["bare loop"], strict=True)]
+    return {"ours / bare loop": ratios, **{f"{name}, images/s": values for name, values in speed.items()}}
 
 
-def _bare(experiment: Experiment, net: Network, split: Split, augmented: bool) -> None:
+def _bare(experiment: Experiment, net: Network, split: Split) -> None:
     """Train one epoch with what PyTorch needs and nothing else."""
     settings = experiment.training
     objective = build_objective(experiment.objective)
@@ -121,7 +120,7 @@ def _bare(experiment: Experiment, net: Network, split: Split, augmented: bool) -
         for number in range(steps):
             samples = order[number * settings.batch_size : (number + 1) * settings.batch_size]
             chosen = split.images[samples]
-            images = augment(chosen, samples, experiment.augment, (1,)) if augmented else chosen.float().div_(255)
+            images = augment(chosen, samples, experiment.augment, (1,))
             logits = net(images.to(memory_format=torch.channels_last))
             loss = objective.score(logits, split.labels[samples], Clock(0, 5, 0, 1, number, steps))
             optimiser.zero_grad()
@@ -130,6 +129,6 @@ def _bare(experiment: Experiment, net: Network, split: Split, augmented: bool) -
 
 
 def _timed(loop: Callable[[], None]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     loop()
-    return time.perf_counter() - began
+    return time.process_time() - began
