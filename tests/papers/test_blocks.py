@@ -274,7 +274,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
 
 
 def test_small_grades_stay_out_of_a_row_that_says_so(tmp_path, caplog):
-    settings = tiny(sizes=["all"], draws=1, figures=["auc", "kappa"], least=20)
+    settings = tiny(sizes=["all"], draws=1, figures=["auc", "kappa", "ece"], least=20)
     names = ("majority", "probe", "singleset", "sums_both", "fedavg", "pooled")
     rows = [row for row in settings["rows"] if row["name"] in names]
     both = next(row for row in rows if row["name"] == "sums_both")
