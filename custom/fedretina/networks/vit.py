@@ -22,23 +22,19 @@ def sine_cosine_positions(width: int, rows: int, columns: int) -> Tensor:
     """Return the fixed positions of a grid of patches, float32 `[1, width, rows, columns]` in [-1, 1].
 
     The first half of the channels tells the row, the second half the column; of each half, the first half are sines and
-    the second half cosines, at wavelengths from 2 pi to 10000 * 2 pi patches in a geometric row. They follow from the
-    grid alone, so that one set of weights serves images of any size.
+    the second half cosines, at wavelengths from 2 pi to 10000 * 2 pi patches in a geometric row. The numbers are timm's
+    and follow from the grid alone, so that one set of weights serves images of any size.
 
     Args:
         width: Channels, divisible by 4.
         rows: Patches from top to bottom.
         columns: Patches from left to right.
     """
-    quarter = width // 4
-    rates = _WAVELENGTH ** -(torch.arange(quarter, dtype=torch.float64, device="cpu") / quarter)
-    halves = []
-    for length in (rows, columns):
-        angles = torch.outer(rates, torch.arange(length, dtype=torch.float64, device="cpu"))
-        halves.append(torch.cat([angles.sin(), angles.cos()]).float())
-    down, across = halves
-    grid = (width // 2, rows, columns)
-    return torch.cat([down.unsqueeze(2).expand(grid), across.unsqueeze(1).expand(grid)]).unsqueeze(0)
+    from timm.layers import build_sincos2d_pos_embed
+
+    # timm's order is sines of the row, sines of the column, then their cosines.
+    found: Tensor = build_sincos2d_pos_embed([rows, columns], width, _WAVELENGTH, device=torch.device("cpu"))
+    return found.T.reshape(1, 4, width // 4, rows, columns)[:, [0, 2, 1, 3]].flatten(1, 2)
 
 
 class PatchEmbedding(nn.Module):
