@@ -30,7 +30,7 @@ from fedretina_papers.plan import preset
 ROOT = Path(__file__).parents[2]
 STORED = sorted(
     name
-    for name in ("f1", "f2", "e1", "o1", "p1", "trunk")
+    for name in ("f1", "f2", "e1", "o1", "p1", "p1_photographs", "trunk")
     if (ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz").exists()
 )
 TINY = {

@@ -27,6 +27,7 @@ HELD = "sums_both_held"
 """The same with the default policy too, which keeps grades of few patients out of the message."""
 JOINED = "joined"
 """Heads from sums over all stages joined with FedAvg's, a row of our own."""
+_BLOCKS = ("f1", "f2", "e1", "o1", "p1", "p1_photographs")
 _FIGURE = "referable_auc"
 _FIRST = (_FIGURE, "kappa")
 
@@ -176,7 +177,7 @@ def write_results(results: Path, docs: Path) -> None:
     Raises:
         StateError: A block is missing or damaged.
     """
-    f1, f2, e1, o1, p1 = (stored_block(results / f"{name}{SUFFIX}") for name in ("f1", "f2", "e1", "o1", "p1"))
+    f1, f2, e1, o1, *p1 = (stored_block(results / f"{name}{SUFFIX}") for name in _BLOCKS)
     write_page(
         "does_it_help.md.j2",
         docs / "does_it_help.md",
@@ -191,7 +192,7 @@ def write_results(results: Path, docs: Path) -> None:
         uncounted=uncounted(o1.plan, o1.sets, [case for case, sizes in o1.cases if sizes]),
         doubt=against_alone(e1, SHARED, "error_auroc"),
     )
-    blocks = (f1, f2, e1, o1, p1)
+    blocks = (f1, f2, e1, o1, *p1)
     cases = [(block.plan, case, sizes) for block in blocks for case, sizes in block.cases if sizes]
     leads = [(plan, case, lead_table(plan, sizes)) for plan, case, sizes in cases]
     alike = f1.cases[0][1]
