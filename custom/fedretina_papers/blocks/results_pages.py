@@ -177,7 +177,8 @@ def write_results(results: Path, docs: Path) -> None:
     Raises:
         StateError: A block is missing or damaged.
     """
-    f1, f2, e1, o1, *p1 = (stored_block(results / f"{name}{SUFFIX}") for name in _BLOCKS)
+    blocks = [stored_block(results / f"{name}{SUFFIX}") for name in _BLOCKS]
+    f1, f2, e1, o1, *_ = blocks
     write_page(
         "does_it_help.md.j2",
         docs / "does_it_help.md",
@@ -192,7 +193,6 @@ def write_results(results: Path, docs: Path) -> None:
         uncounted=uncounted(o1.plan, o1.sets, [case for case, sizes in o1.cases if sizes]),
         doubt=against_alone(e1, SHARED, "error_auroc"),
     )
-    blocks = (f1, f2, e1, o1, *p1)
     cases = [(block.plan, case, sizes) for block in blocks for case, sizes in block.cases if sizes]
     leads = [(plan, case, lead_table(plan, sizes)) for plan, case, sizes in cases]
     alike = f1.cases[0][1]
