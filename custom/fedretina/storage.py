@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
@@ -317,6 +318,15 @@ class TensorFile:
         """A tensor's shape."""
         return self._places[key].shape
 
+    def begin(self, key: str) -> int:
+        """A tensor's first byte in the file."""
+        return self._places[key].begin
+
+    def end(self, key: str) -> int:
+        """The byte after a tensor's last."""
+        dtype, shape, begin = self._places[key]
+        return begin + math.prod(shape) * dtype.itemsize
+
     def tensor(self, key: str) -> torch.Tensor:
         """One tensor, whole."""
         import torch
@@ -333,7 +343,8 @@ class TensorFile:
         Args:
             key: The tensor.
             begin: Place of the first of them, counted over the whole tensor, laid flat.
-            values: Where they go: contiguous, one dimension, of the tensor's type.
+            values: Where they go: contiguous, one dimension, of the tensor's type. More than the tensor has are read
+                from what lies behind it.
         """
         import torch
 

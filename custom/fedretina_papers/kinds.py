@@ -137,7 +137,9 @@ def _compare(out: Path) -> None:
 def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = BlockPlan.read(settings)
     limits.require_none(plan.name)
-    return Prepared(lambda out, jobs, tell, read: run_block(plan, out, tell, read), _compare, lambda out, page: False)
+    return Prepared(
+        lambda out, jobs, tell, read: run_block(plan, out, jobs, tell, read), _compare, lambda out, page: False
+    )
 
 
 def _without_pictures(write: Callable[[Path, Path], None]) -> Callable[[Path, Path, Path], None]:

@@ -144,3 +144,34 @@ def test_a_new_spool_forgets_what_an_interrupted_round_left(tmp_path):
 def test_a_site_name_cannot_leave_the_spool(tmp_path):
     with pytest.raises(RefusedError, match="not a plain name"):
         Spool(tmp_path / "s").put("../x", {})
+
+
+def test_tensors_that_lie_one_behind_another_are_read_as_one(tmp_path, monkeypatch):
+    """Each site's file is read once a stretch, not once a tensor; files in another order give the same bits."""
+    made = torch.Generator().manual_seed(2)
+    like = {f"layer-{number}": torch.float32 for number in range(40)} | {"n": torch.int64}
+    sent = {site: {key: torch.randn(number % 4, 3, generator=made) for number, key in enumerate(like)} for site in "ab"}
+    for tensors in sent.values():
+        tensors["n"] = torch.tensor([7, 8])
+    reads = []
+    read_into = TensorFile.read_into
+    monkeypatch.setattr(
+        TensorFile, "read_into", lambda file, key, *rest: (reads.append(key), read_into(file, key, *rest))[1]
+    )
+    together = Spool(tmp_path / "together")
+    for site, tensors in sent.items():
+        together.put(site, tensors)
+    mixed = together.weighted_mean({"a": 0.3, "b": 0.7}, like)
+    assert len(reads) == 2 * 2  # of two sites the numbers of either type
+
+    apart = Spool(tmp_path / "apart")
+    apart.put("a", sent["a"])
+    turned = tmp_path / "turned"
+    turned.mkdir()
+    apart.put("b", sent["b"], arrived(turned, dict(reversed(sent["b"].items()))))
+    other = apart.weighted_mean({"a": 0.3, "b": 0.7}, like)
+    assert len(reads) > 2 * 2 + 2 * 2
+    for key, dtype in like.items():
+        slow = sent["a"][key].double() * 0.3 + sent["b"][key].double() * 0.7
+        assert torch.equal(mixed[key], slow.to(dtype))
+        assert torch.equal(other[key], mixed[key])

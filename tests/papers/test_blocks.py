@@ -18,21 +18,19 @@ from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
 from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
+from fedretina_papers.blocks.joined import joined
 from fedretina_papers.blocks.page import write_block_page
-from fedretina_papers.blocks.plan import BlockCase, BlockPlan
+from fedretina_papers.blocks.plan import PIXELS, BlockCase, BlockPlan
+from fedretina_papers.blocks.results_pages import BLOCKS
+from fedretina_papers.blocks.runs import worth
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
-from fedretina_papers.blocks.study import joined, run_block, worth
+from fedretina_papers.blocks.study import run_block
 from fedretina_papers.blocks.tables import comparisons, difference, figure_table, left_out
 from fedretina_papers.blocks.train import RowTrainer, trained
 from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
 
 ROOT = Path(__file__).parents[2]
-STORED = sorted(
-    name
-    for name in ("f1", "f2", "e1", "o1", "p1", "p1_photographs", "trunk")
-    if (ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz").exists()
-)
 TINY = {
     "cases": [{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}],
     "sizes": [16],
@@ -47,6 +45,9 @@ TINY = {
         "phases": [{"name": "train", "rounds": 2}],
     },
 }
+
+
+WHOLE = {"network": {"frozen": "nothing", "frozen_cache": "strict", "frozen_statistics": False}}
 
 
 def tiny(**changes):
@@ -87,6 +88,25 @@ def test_a_twin_has_the_same_network_and_passes():
         BlockPlan.read({**settings, "rows": rows})
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"singleset": {"network": {"frozen": 3}}, "fedavg": {"network": {"frozen": 3}}}, "freezes 3 stages"),
+        ({"singleset": WHOLE, "fedavg": WHOLE}, "'mean' joins rows that train all of the network with such"),
+        ({"singleset": WHOLE, "fedavg": WHOLE, "mean": None, "joined": None}, "no row trains a head on the frozen"),
+    ],
+)
+def test_rows_stand_on_a_frozen_encoder_or_train_all_of_it(changed, said):
+    settings = tiny()
+    rows = [
+        {**row, "settings": merged(row.get("settings", {}), changed.get(row["name"]) or {})}
+        for row in settings["rows"]
+        if changed.get(row["name"], {}) is not None and "_" not in row["name"].removesuffix("_both")
+    ]
+    with pytest.raises(SettingsError, match=said):
+        BlockPlan.read({**settings, "rows": rows})
+
+
 @pytest.fixture(scope="module")
 def exits(tmp_path_factory):
     """FedProx, a head that travels, exits that stay: experiment, sets, hospitals, and where the images are."""
@@ -123,6 +143,51 @@ def test_training_in_memory_gives_the_bits_of_the_loop(exits, tmp_path):
         assert logits.equal(found.answers[name]["test"])
     assert goes_side_by_side(experiment)
     agrees(found, trained_side_by_side(experiment, dealt))
+
+
+def test_a_network_that_trains_whole_has_the_bits_of_the_loop(tmp_path):
+    """FedBN: two hospitals of other grades, heads and BatchNorm at home, photographs mirrored."""
+    plan = f3(tmp_path)
+    experiment = plan.experiment_of(plan.row("whole_fedbn"), 1, {"report": {"page": False, "draws": 20}})
+    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None, PIXELS)
+    dealt = {name: one.data for name, one in deal(plan.cases[0], sets, "all", 0).items()}
+    found = trained(experiment, dealt, tmp_path)
+    assert not goes_side_by_side(experiment)
+    results = run_loop(experiment, dealt, tmp_path / "runs", "run")
+    assert [step["digest"] for step in results["steps"] if step["task"] == "train"][-1] == found.digest
+
+
+def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_path):
+    plan, told = f3(tmp_path), []
+    for jobs in (1, 2):
+        assert run_block(plan, tmp_path / str(jobs), jobs, told.append) == {}
+    assert sorted(one.words.split(":")[0] for one in told[:26]) == sorted(one.words.split(":")[0] for one in told[26:])
+    assert {one.done for one in told[26:]} == set(range(1, 27))
+
+    def records(jobs):
+        files = [file for kind in ("results", "tuning") for file in (tmp_path / jobs / kind).rglob("*.json")]
+        read = {str(file.relative_to(tmp_path / jobs)): json.loads(file.read_text()) for file in files}
+        return {name: {**one, "seconds": 0} for name, one in read.items()}
+
+    assert records("1") == records("2")
+    assert len(records("1")) == 26 + 1
+    whole = [one for name, one in records("1").items() if "/whole_" in name and "pooled" not in name]
+    assert {one["passes"] for one in whole} == {2}
+    by_row = {one["row"]: one for one in whole}
+    assert by_row["whole_singleset"]["bytes_up"] == 0
+    # A head of 5 classes over 1,280 features travels with all, or nothing of it and of BatchNorm.
+    assert by_row["whole_fedavg"]["bytes_up"] > by_row["whole_fedbn"]["bytes_up"] > 2 * 4 * 3e6
+
+
+def f3(folder):
+    """Whole networks and frozen ones in a tiny form, one of them tuned."""
+    settings = merged(preset("f3"), {**TINY, "sites": {"site-1": None, "site-4": None}, "sizes": ["all"]})
+    settings["cases"] = [{"name": "two", "title": "Two", "hospitals": {"site-1": 1, "site-4": 1}}]
+    values = [{"setting": "training.learning_rate", "values": [1e-3, 2e-3, 4e-3], "factor": 2, "grows": 0}]
+    tuned = {"singleset": values}
+    return BlockPlan.read(
+        {**settings, "rows": [{**row, "tune": tuned.get(row["name"], [])} for row in settings["rows"]]}
+    )
 
 
 def agrees(slow, fast):
@@ -280,7 +345,7 @@ def test_small_grades_stay_out_of_a_row_that_says_so(tmp_path, caplog):
     both = next(row for row in rows if row["name"] == "sums_both")
     rows.append({**both, "name": "held", "title": "Mean, with the default policy", "small_grades": False})
     told = []
-    assert not run_block(BlockPlan.read({**settings, "rows": rows}), tmp_path, told.append)
+    assert not run_block(BlockPlan.read({**settings, "rows": rows}), tmp_path, 1, told.append)
     left = [one.getMessage() for one in caplog.records if "of fewer patients than min_count" in one.getMessage()]
     assert 0 < len(left) <= 3  # once for each hospital that has such a grade: in one of the two rows of sums alone
     folder = tmp_path / "results" / "like" / "all"
@@ -305,7 +370,7 @@ def test_grades_that_are_left_out_are_counted_in_hospitals():
     assert left_out(case, sets, 20) == two
 
 
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", BLOCKS)
 def test_the_page_is_that_of_the_stored_runs(name, tmp_path):
     unpack(ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz", tmp_path / "out")
     write_block_page(tmp_path / "out", tmp_path / "page.md")

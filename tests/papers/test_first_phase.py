@@ -101,7 +101,7 @@ def test_a_blocks_rows_stand_on_encoders_that_were_pretrained(study, tmp_path):
     out, _, first = study
     encoders = given_encoders(out)
     told = []
-    assert run_block(block(encoders), tmp_path / "block", lambda one: told.append(one.words)) == {}
+    assert run_block(block(encoders), tmp_path / "block", 1, lambda one: told.append(one.words)) == {}
 
     def record(row, size):
         return read_json(tmp_path / "block" / "results" / "two" / f"{size}" / row / "draw-0.json")
@@ -121,9 +121,9 @@ def test_a_blocks_rows_stand_on_encoders_that_were_pretrained(study, tmp_path):
     assert str(out) not in (tmp_path / "block" / "plan.json").read_text()  # digests, no path of this machine
 
     with pytest.raises(SettingsError, match="encoder moco"):
-        run_block(block(first), tmp_path / "block", told.append)
+        run_block(block(first), tmp_path / "block", 1, told.append)
     with pytest.raises(SettingsError, match="as --encoders"):
-        run_block(block({}), tmp_path / "other", told.append)
+        run_block(block({}), tmp_path / "other", 1, told.append)
     with pytest.raises(SettingsError, match="none of the plan's starts"):
         block({}, starts=[])
 

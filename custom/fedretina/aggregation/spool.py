@@ -7,9 +7,11 @@ import math
 import os
 import shutil
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -145,8 +147,6 @@ class Spool:
         sites = sorted(weights)
         if not like or not sites:  # who sends nothing has no file
             return {}
-        with self._open(sites[0]) as file:
-            mixed = {key: torch.empty(file.shape(key), dtype=like[key]) for key in sorted(like)}
         buffers = Buffers()
 
         def mix(key: str, which: slice, numbers: Iterator[tuple[str, NDArray[np.float64]]]) -> None:
@@ -159,9 +159,21 @@ class Spool:
                 else:
                     np.multiply(share, weights[site], out=share)
                     np.add(total.numpy(), share, out=total.numpy())
-            mixed[key].view(-1)[which] = total
+            begin = which.start
+            while begin < which.stop:  # the stretch may go over several tensors
+                name, at = places[key].at(begin)
+                flat = mixed[name].view(-1)
+                end = min(which.stop, begin + len(flat) - at)
+                flat[at : at + end - begin] = total[begin - which.start : end - which.start]
+                begin = end
 
-        self.walk(sites, list(mixed), mix)
+        with ExitStack() as held:
+            files = [held.enter_context(self._open(site)) for site in sites]
+            mixed = {key: torch.empty(files[0].shape(key), dtype=like[key]) for key in sorted(like)}
+            # What is adapted is told its place in its tensor.
+            runs = _behind_one_another(files, list(mixed)) if adapt is None else [[key] for key in mixed]
+            places = {run[0]: _Run(run, [mixed[key].numel() for key in run]) for run in runs}
+            _walk(files, sites, {key: run.size for key, run in places.items()}, mix)
         return mixed
 
     def walk(self, sites: Sequence[str], keys: Sequence[str], visit: Visit[Found]) -> list[Found]:
@@ -175,30 +187,9 @@ class Spool:
         Returns:
             What the visits gave, in the order of the keys and, of one, of the stretches.
         """
-        with ExitStack() as held, ThreadPoolExecutor(_THREADS) as threads:
+        with ExitStack() as held:
             files = [held.enter_context(self._open(site)) for site in sites]
-            raw, even = Buffers(), Buffers()
-
-            def numbers(key: str, which: slice) -> Iterator[tuple[str, NDArray[np.float64]]]:
-                size = which.stop - which.start
-                read = raw.of(size, files[0].dtype(key))
-                known = read if read.dtype is not torch.bfloat16 else even.of(size, torch.float32)
-                # NumPy, since torch would start threads of its own in each of these.
-                values = even.of(size, torch.float64).numpy()
-                for site, file in zip(sites, files, strict=True):
-                    file.read_into(key, which.start, read)
-                    if known is not read:
-                        known.copy_(read)  # NumPy does not know the type
-                    np.copyto(values, known.numpy())
-                    yield site, values
-
-            def work(key: str, which: slice) -> Found:
-                return visit(key, which, numbers(key, which))
-
-            sizes = {key: math.prod(files[0].shape(key)) for key in keys}
-            parts = [(key, at, sizes[key]) for key in keys for at in range(0, sizes[key], _STRETCH)]
-            asked = [threads.submit(work, key, slice(at, min(at + _STRETCH, size))) for key, at, size in parts]
-            return [one.result() for one in asked]
+            return _walk(files, sites, {key: math.prod(files[0].shape(key)) for key in keys}, visit)
 
     def erase(self) -> None:
         """Remove all of it."""
@@ -210,6 +201,68 @@ class Spool:
 
     def _path(self, site: str) -> Path:
         return self._folder / f"{require_name(site, 'site')}.update"
+
+
+class _Run:
+    """Tensors of one type that lie one behind another in the files of all sites: read as if they were one.
+
+    Args:
+        keys: In their order.
+        sizes: Their numbers.
+    """
+
+    def __init__(self, keys: Sequence[str], sizes: Sequence[int]) -> None:
+        self._keys = keys
+        self._ends = list(accumulate(sizes))
+        self.size = self._ends[-1]
+
+    def at(self, number: int) -> tuple[str, int]:
+        """Which tensor a number of the run is in, and its place in that, laid flat."""
+        which = bisect_right(self._ends, number)
+        return self._keys[which], number - (self._ends[which - 1] if which else 0)
+
+
+def _behind_one_another(files: Sequence[TensorFile], keys: Sequence[str]) -> list[list[str]]:
+    """The keys in runs. A network has hundreds of small tensors, and each read of 64 files costs more than mixing one.
+
+    Sites' files may differ in their order: a run ends where they do.
+    """
+    runs: list[list[str]] = []
+    for key in sorted(keys, key=files[0].begin):
+        last = runs[-1][-1] if runs else ""
+        if last and all(file.begin(key) == file.end(last) and file.dtype(key) is file.dtype(last) for file in files):
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+    return runs
+
+
+def _walk(
+    files: Sequence[TensorFile], sites: Sequence[str], sizes: Mapping[str, int], visit: Visit[Found]
+) -> list[Found]:
+    """As `Spool.walk`, of so many numbers from the begin of each key on."""
+    raw, even = Buffers(), Buffers()
+
+    def numbers(key: str, which: slice) -> Iterator[tuple[str, NDArray[np.float64]]]:
+        size = which.stop - which.start
+        read = raw.of(size, files[0].dtype(key))
+        known = read if read.dtype is not torch.bfloat16 else even.of(size, torch.float32)
+        # NumPy, since torch would start threads of its own in each of these.
+        values = even.of(size, torch.float64).numpy()
+        for site, file in zip(sites, files, strict=True):
+            file.read_into(key, which.start, read)
+            if known is not read:
+                known.copy_(read)  # NumPy does not know the type
+            np.copyto(values, known.numpy())
+            yield site, values
+
+    def work(key: str, which: slice) -> Found:
+        return visit(key, which, numbers(key, which))
+
+    parts = [(key, at, size) for key, size in sizes.items() for at in range(0, size, _STRETCH)]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        asked = [threads.submit(work, key, slice(at, min(at + _STRETCH, size))) for key, at, size in parts]
+        return [one.result() for one in asked]
 
 
 class StepAnswers:

@@ -22,7 +22,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import SiteDataSettings, read_data_settings
-from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size, images_of
+from fedretina_papers.blocks.plan import PIXELS, BlockCase, BlockPlan, Size, images_of
 from fedretina_papers.draws import rows_of, some
 
 _FEWEST = 16
@@ -33,11 +33,13 @@ _LEAST = 10
 
 
 class ImageSet(NamedTuple):
-    """A set of images as the frozen encoder sees them.
+    """A set of images as a row's network takes them.
 
     Attributes:
-        data: Its splits; in the place of images stand float16 rows [N, L], see `Network.frozen_outputs`.
-        pooled: Length of the pooled features, which stand last in a row; before them is what early exits read.
+        data: Its splits; in the place of images stand float16 rows [N, L], see `Network.frozen_outputs`, unless rows
+            train all of the network.
+        pooled: Length of the pooled features, which stand last in a row; before them is what early exits read. 0 where
+            images stand.
         early: Lengths of what each early exit reads, in their order.
     """
 
@@ -75,20 +77,20 @@ class Hospital(NamedTuple):
 def read_sets(
     plan: BlockPlan, experiment: Experiment, folder: Path, tell: Callable[[str, int, int], None], start: str = ""
 ) -> dict[str, ImageSet]:
-    """Read all sets through the frozen encoder; what it makes of an image is kept on the disk.
+    """Read all sets, through the frozen encoder but for `PIXELS`; what it makes of an image is kept on the disk.
 
     Args:
         plan: Names the sites.
         experiment: Its network is frozen wholly; with early exits where any row has them.
         folder: Of the caches, where a site file names none.
         tell: Called while images are read: of which site, how many, of how many.
-        start: Name of the encoder; the experiment's own where "".
+        start: Name of the encoder; the experiment's own where "", none for `PIXELS`.
 
     Raises:
         SettingsError: There is no such encoder for a site.
     """
     found: dict[str, ImageSet] = {}
-    if start and start not in plan.encoders:
+    if start not in ("", PIXELS, *plan.encoders):
         raise SettingsError(
             f"rows of {plan.name} stand on the encoder {start!r}: give the folder of its pre-training as --encoders."
         )
@@ -102,6 +104,9 @@ def read_sets(
             folder / site,
             tell=lambda done, of, site=site: tell(f"images of {site}", done, of),  # type: ignore[misc]
         )
+        if start == PIXELS:
+            found[site] = ImageSet(_gradable(data, plan.without), 0)
+            continue
         weights = WeightsSettings.model_validate(plan.encoders[start].weights(site)) if start else None
         seen = experiment.model_copy(update={"network": experiment.network.model_copy(update={"weights": weights})})
         found[site] = _seen(_gradable(data, plan.without), seen if start else experiment)

@@ -25,6 +25,8 @@ Size = int | Literal["all"] | Annotated[str, StringConstraints(pattern=r"^[1-9][
 Figure = Literal[
     "referable_auc", "kappa", "auc", "balanced_accuracy", "accuracy", "error_auroc", "aurc", "ece", "brier", "nll"
 ]
+PIXELS = "pixels:"
+"""Stands for an encoder where rows train all of the network: they see images. No encoder has a colon in its name."""
 LESS_IS_BETTER: tuple[Figure, ...] = ("aurc", "ece", "brier", "nll")
 
 
@@ -319,9 +321,19 @@ class BlockPlan(BaseModel):
             raise SettingsError(f"the block's plan cannot be used: {settings_faults(error, 'plan', cls)}") from error
         require_sites(list(plan.sites))
         for row in plan.rows:
+            if len({plan.shown(plan.row(name)) for name in row.parts}) > 1:
+                raise SettingsError(
+                    f"row {row.name!r} joins rows that train all of the network with such that do not: join rows of "
+                    "one kind."
+                )
             if row.kind in ("majority", "mean", "joined"):
                 continue
             mine = plan.experiment_of(row, 1, {})
+            if row.kind != "sums" and mine.network.frozen not in ("all", "nothing"):
+                raise SettingsError(
+                    f"row {row.name!r} freezes {mine.network.frozen} stages: a block's rows stand on an encoder that "
+                    "is frozen wholly ('all'), or train all of the network ('nothing')."
+                )
             if row.twin:
                 theirs = plan.experiment_of(plan.row(row.twin), 1, {})
                 same = ("network", "objective", "training", "augment")
@@ -331,11 +343,19 @@ class BlockPlan(BaseModel):
                         f"row {row.name!r} has {row.twin!r} as its twin, but the two differ in {other or 'rounds'}: a "
                         "twin has the same network and passes, and shares nothing."
                     )
+        if all(plan.shown(row) == PIXELS for row in plan.rows if row.kind in ("trained", "pooled")):
+            raise SettingsError(
+                "no row trains a head on the frozen encoder (frozen: all): heads from sums stand on it, so name one."
+            )
         return plan
 
     def row(self, name: str) -> BlockRow:
         """A row by its name."""
         return next(row for row in self.rows if row.name == name)
+
+    def case(self, name: str) -> BlockCase:
+        """A case by its name."""
+        return next(case for case in self.cases if case.name == name)
 
     def experiment_of(self, row: BlockRow, seed: int, change: Mapping[str, Any]) -> Experiment:
         """The settings of one run of a row that trains or sums.
@@ -351,6 +371,12 @@ class BlockPlan(BaseModel):
         if row.kind == "sums":  # nothing is trained, so nothing reads how
             joined = {**({"images": self.experiment["images"]} if "images" in self.experiment else {}), **row.settings}
         return Experiment.resolve({**base, **joined, "verdict": "off", "name": self.name, "seed": seed})
+
+    def shown(self, row: BlockRow) -> str:
+        """What a row sees images through: the name of its frozen encoder, or `PIXELS` where it trains all."""
+        trains = row.kind in ("trained", "pooled", "ensemble", "temperature")
+        whole = trains and self.experiment_of(row, 1, {}).network.frozen == "nothing"
+        return PIXELS if whole or any(self.shown(self.row(name)) == PIXELS for name in row.parts) else row.start
 
     def sizes_of(self, case: BlockCase) -> tuple[Size, ...]:
         """Sizes that a case is run at."""

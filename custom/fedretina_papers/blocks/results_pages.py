@@ -27,7 +27,7 @@ HELD = "sums_both_held"
 """The same with the default policy too, which keeps grades of few patients out of the message."""
 JOINED = "joined"
 """Heads from sums over all stages joined with FedAvg's, a row of our own."""
-_BLOCKS = ("f1", "f2", "e1", "o1", "p1", "p1_photographs")
+BLOCKS = ("f1", "f2", "e1", "o1", "p1", "p1_photographs")
 _FIGURE = "referable_auc"
 _FIRST = (_FIGURE, "kappa")
 
@@ -177,7 +177,7 @@ def write_results(results: Path, docs: Path) -> None:
     Raises:
         StateError: A block is missing or damaged.
     """
-    blocks = [stored_block(results / f"{name}{SUFFIX}") for name in _BLOCKS]
+    blocks = [stored_block(results / f"{name}{SUFFIX}") for name in BLOCKS]
     f1, f2, e1, o1, *_ = blocks
     write_page(
         "does_it_help.md.j2",

@@ -23,6 +23,7 @@ from fedretina.errors import DivergedError
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors, tensors_bytes
 from fedretina.local.supervised import batches, scheduled, summed_score
+from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, Objective, build_objective
 from fedretina.networks.network import Network
 from fedretina.seeds import reproducible_torch, seed_layers, torch_device
@@ -30,7 +31,7 @@ from fedretina.settings.correction import FedProxSettings, NoCorrectionSettings,
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.training import TrainingSettings
-from fedretina_papers.blocks.train import Ran, RowTrainer, trainers_of
+from fedretina_papers.blocks.train import Ran, trainers_of
 
 _FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
 """Adam's decays and the number that keeps it from a division by zero, as torch has them."""
@@ -45,7 +46,8 @@ def goes_side_by_side(experiment: Experiment) -> bool:
     settings = phase.training or experiment.training
     mixing = experiment.aggregation
     return (
-        {step.task for step in Plan.of(experiment)} <= {"train", "validate", "finalise"}
+        experiment.network.frozen == "all"
+        and {step.task for step in Plan.of(experiment)} <= {"train", "validate", "finalise"}
         and len(experiment.phases) == 1
         and phase.label_share == 1
         and settings.optimizer == "adam"
@@ -223,7 +225,7 @@ class _Group:
     """
 
     def __init__(
-        self, trainers: Mapping[str, RowTrainer], data: Mapping[str, SiteData], experiment: Experiment
+        self, trainers: Mapping[str, LocalTrainer], data: Mapping[str, SiteData], experiment: Experiment
     ) -> None:
         self.names = tuple(trainers)
         self.net: Network = next(iter(trainers.values())).model.net
@@ -379,10 +381,10 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
 
 
 def _alike(
-    trainers: Mapping[str, RowTrainer], hospitals: Mapping[str, SiteData]
-) -> dict[object, dict[str, RowTrainer]]:
+    trainers: Mapping[str, LocalTrainer], hospitals: Mapping[str, SiteData]
+) -> dict[object, dict[str, LocalTrainer]]:
     """Hospitals by what their network is: how many grades it answers, and how it reads them off shared classes."""
-    found: dict[object, dict[str, RowTrainer]] = {}
+    found: dict[object, dict[str, LocalTrainer]] = {}
     for name, trainer in trainers.items():
         space = trainer.model.net.space
         kind = (hospitals[name].scheme.num_classes, None if space is None else space.cover)

@@ -22,6 +22,7 @@ from fedretina.aggregation.spool import Spool
 from fedretina.analytic.ridge import RidgeHead
 from fedretina.analytic.sums import Sums, total
 from fedretina.corrections.correction import LocalRound
+from fedretina.data.augment import augment
 from fedretina.data.site_data import SiteData, Split
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import tensors_bytes
@@ -31,7 +32,6 @@ from fedretina.local.site_state import Snapshot
 from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, summed_score
 from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, build_objective
-from fedretina.networks.dropout import answered_with_features
 from fedretina.networks.encoder import Encoder
 from fedretina.seeds import reproducible_torch, seed_layers
 from fedretina.settings.experiment import Experiment
@@ -41,7 +41,7 @@ from fedretina.settings.training import StretchSettings
 
 Answers = dict[str, dict[str, Tensor]]
 """Logits by hospital and split."""
-_PARTS = ("projector", "head", "exits")
+_PARTS = ("encoder", "projector", "head", "exits")
 _TOGETHER = 4096
 
 
@@ -97,23 +97,22 @@ class RowTrainer(LocalTrainer):
             net.frozen = net.encoder.steps
         net.frozen_is_given((net.encoder.features,))
 
-    def at(self, data: SiteData) -> RowTrainer:
-        """The same trainer at another hospital of the same grades; the two share a network, loaded for each task."""
-        other = copy(self)
-        other._data = data
-        return other
 
+def trainers_of(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> dict[str, LocalTrainer]:
+    """A trainer for each hospital, in the order of their names; those of equal grades share a network.
 
-def trainers_of(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> dict[str, RowTrainer]:
-    """A trainer for each hospital, in the order of their names; those of equal grades share a network."""
-    built: list[tuple[SiteData, RowTrainer]] = []
-    found: dict[str, RowTrainer] = {}
+    Where the encoder is frozen wholly, hospitals hold what it made of their images; else the images themselves.
+    """
+    kind = RowTrainer if experiment.network.frozen == "all" else LocalTrainer
+    built: list[tuple[SiteData, LocalTrainer]] = []
+    found: dict[str, LocalTrainer] = {}
     for name, data in sorted(hospitals.items()):
         like = next((one for other, one in built if _alike(other, data)), None)
         if like is None:
-            like = RowTrainer(experiment, data)
+            like = kind(experiment, data)
             built.append((data, like))
-        found[name] = like.at(data)
+        found[name] = copy(like)  # the network is loaded for each task, so that hospitals can share it
+        found[name]._data = data
     return found
 
 
@@ -237,8 +236,9 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
     parts = next(iter(trainers.values())).partition
     if parts.personal:
         nets = {name: deepcopy(trainer.model.net) for name, trainer in trainers.items()}
-    else:  # those of equal grades share a network already, and their images pass it together
-        nets = {name: trainer.model.net for name, trainer in trainers.items()}
+    else:  # those of equal grades share a network, and their images pass it together
+        own = {id(trainer.model.net): deepcopy(trainer.model.net) for trainer in trainers.values()}
+        nets = {name: own[id(trainer.model.net)] for name, trainer in trainers.items()}
     lead = next(iter(nets.values()))
     for net in nets.values():
         for part in _PARTS:
@@ -258,6 +258,7 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
         raise SettingsError("a pooled row trains all of its network: give it a row without stretches.")
     epochs = sum(stretch.epochs for stretch in stretches)
     device = torch.device("cpu")
+    given, random = experiment.network.frozen == "all", phase.augment or experiment.augment
     with reproducible_torch(settings):
         optimiser = RoundOptimiser(whole, settings)
         whole.train()
@@ -271,21 +272,19 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
                     clock = Clock(step.round, step.rounds, epoch, epochs, number, len(order))
                     loss = torch.zeros(())
                     for at in np.unique(owner[samples]).tolist():
-                        rows = torch.from_numpy(samples[owner[samples] == at])
-                        score = summed_score(objective, each[at](images[rows]), labels[rows], clock)
+                        rows = samples[owner[samples] == at]
+                        seen = images[rows] if given else augment(images[rows], rows, random, (*purpose, "augment"))
+                        score = summed_score(objective, each[at](seen), labels[rows], clock)
                         loss = loss + score * (len(rows) / len(samples))
                     losses.note(loss, clock)
                     optimiser.step(loss, LocalRound(), clock)
-        whole.eval()
-        passes = experiment.evaluation.passes
-        with torch.inference_mode():
-            answers = {
-                name: {
-                    split: answered_with_features(net, hospitals[name].split(split).images, passes)[0].float()
-                    for split in ("val", "test")
-                }
-                for name, net in nets.items()
-            }
+    answers = {}
+    for name, trainer in trainers.items():
+        state = nets[name].state_dict()
+        shared, personal = ({key: state[key] for key in keys} for keys in (parts.shared, parts.personal))
+        answers[name] = {
+            split: trainer.answers(shared, personal, hospitals[name].split(split)).logits for split in ("val", "test")
+        }
     return Ran(answers, 0, 0)
 
 
