@@ -64,9 +64,10 @@ def verdict(found: Result) -> str:
 def machine_line(machine: Mapping[str, Any]) -> str:
     """The machine that the figures were taken on, in a line."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    commit = f"commit {machine['commit']}, " if machine.get("commit") else ""
     return (
         f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
-        f"Python {machine['python']}, {versions}; {machine['date']}; load at the end {machine['load_after']}."
+        f"Python {machine['python']}, {versions}; {commit}{machine['date']}; load at the end {machine['load_after']}."
     )
 
 

@@ -158,7 +158,7 @@ _MANY_TAIL = f"""1. **CPU of the server's two processes** breaks first. Every by
 2. The disk holds all answers of a round, DISK GB.
 3. Memory: PEAK GB for the job's process and LASTING GB for the lasting one. Of large messages six pass
    at once, to the sites and from them, and the others wait, but for those behind lines of less than 32 Mbit/s: each of them
-   holds up to 40 MB.
+   holds up to 40 MB. Who has waited two minutes passes beside six more, after four beside twelve more.
 4. Open files: {2 * _PAPER} connections at the lasting process, {_PAPER} files in the job's process while it mixes. About 500
    sites reach the usual limit of 1,024.
 

@@ -1,4 +1,4 @@
-"""What the OCT paper's run would move: two rounds of its network over phantom sites, encoded as a run encodes them."""
+"""What the OCT paper's run would move: three rounds of its network over phantom sites, encoded as in a run."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_slow_line_keeps_nobody_waiting_until_it_is_fast(clock):
 
 
 def test_a_message_that_goes_on_keeps_its_place_and_nobody_waits_for_ever(clock):
-    places = Places(1, patience_s=0.25, longest_s=1.0)
+    places = Places(1, patience_s=0.25, more_each_s=1.0)
     places.take("steady")
     other = asks(places, "other")
     for _ in range(4):
@@ -115,6 +115,22 @@ def test_a_message_that_goes_on_keeps_its_place_and_nobody_waits_for_ever(clock)
     assert not waits(other, clock)
     places.go_on("never seen")
     assert set(places._heard) == {"steady", "other"}
+
+
+def test_those_who_came_together_and_waited_long_do_not_pass_together(clock):
+    places = Places(2, patience_s=0.25, more_each_s=1.0)
+    for site in ("a", "b"):
+        places.take(site)
+    asking = [asks(places, f"site-{number}") for number in range(8)]
+    for passing in (2, 4, 6):
+        for _ in range(4):
+            looks = clock.looks
+            while clock.looks < looks + 8 * len(asking):  # each has tried some times
+                time.sleep(0.01)
+            assert len(places._heard) == passing
+            clock.now += 0.25
+            for site in list(places._heard):
+                places.go_on(site)
 
 
 @pytest.mark.parametrize(("sites", "interval"), [(1, 0.5), (16, 0.5), (64, 2.0)])

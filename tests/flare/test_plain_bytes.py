@@ -203,13 +203,31 @@ def test_malformed_words_about_arrays_are_refused(wire, monkeypatch, change, sai
     assert said in refused(wire)
 
 
-@pytest.mark.attack(
-    "a hostile site",
-    "tensors in FLARE's own zip files, of which 60 kB unpack to 60 MB",
-    "refused in a sentence before they are fetched or unpacked; the server's process goes on",
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(
+            "server",
+            marks=pytest.mark.attack(
+                "a hostile site",
+                "tensors in FLARE's own zip files, of which 60 kB unpack to 60 MB",
+                "refused in a sentence before they are fetched or unpacked; the server's process goes on",
+            ),
+        ),
+        pytest.param(
+            "site",
+            marks=pytest.mark.attack(
+                "a hostile server",
+                "an order's tensors in FLARE's own zip files, which fill a site's memory as they are unpacked",
+                "refused in a sentence before they are fetched or unpacked",
+            ),
+        ),
+    ],
 )
-def test_the_server_of_a_run_unpacks_no_zip_files(wire, server, monkeypatch):
+def test_no_zip_files_are_unpacked(wire, end, request, monkeypatch):
     fetched = []
+    if end == "server":
+        request.getfixturevalue("server")
     monkeypatch.setattr(ArrayDownloadable, "produce_item", lambda *_: fetched.append(1) or b"")
     large = Shareable({"d": {"k": np.zeros(15_000_000, np.float32)}})  # compressed by who sends it, or not
     assert "FLARE's own form" in str(wire(large)["d"]["k"])

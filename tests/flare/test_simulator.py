@@ -137,3 +137,14 @@ def test_the_model_learner_job_ends_with_the_loops_bits(tmp_path):
     simulation = Simulation(job, tmp_path / "sim", 1, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == run_oracle(tmp_path, words, sites)
+
+
+def test_sixteen_sites_that_share_four_places_end_with_the_loops_bits(tmp_path):
+    sites = tuple(f"site-{number}" for number in range(1, 17))
+    words = {**SMALL, "phases": [{"name": "train", "rounds": 1}]}
+    (tmp_path / "small.yaml").write_text(json.dumps(words))
+    command = [sys.executable, "-m", "fedretina", "simulate", str(tmp_path / "small.yaml"), "--run", "again"]
+    command += ["--sites", ",".join(sites), "--threads", "4", "--root", str(tmp_path)]
+    simulation = Simulation(command, tmp_path / "sim")
+    assert simulation.wait() == 0, simulation.text()[-3000:]
+    assert results(tmp_path, "again") == run_oracle(tmp_path, words, sites)

@@ -38,7 +38,12 @@ _OCT = {"phases": [{"name": "pretrain", "rounds": 1, "training": _ONCE}, {"name"
             "training": {"clip_norm": 10, "momentum": 0.9},
         },
         {"row": "fedee_tweu"},
+        {"row": "feddyn"},
+        {"row": "feddc"},
+        {"row": "fedrep"},
+        {"row": "ditto"},
         {"row": "oct_moco_fedavg", **_OCT},
+        {"row": "oct_simclr_fedavg", **_OCT},
     ],
     ids=lambda words: words["row"],
 )

@@ -9,24 +9,28 @@ import torch
 import yaml
 from click.testing import CliRunner
 from scipy.special import log_softmax, softmax
+from torch.nn import functional
 
 from fedretina.cli import main
 from fedretina.data.site_data import load_site_data
-from fedretina.errors import SettingsError, StateError
+from fedretina.errors import DivergedError, SettingsError, StateError
+from fedretina.local.supervised import RoundOptimiser
+from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
+from fedretina_papers.blocks import train
 from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
 from fedretina_papers.blocks.joined import joined
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import PIXELS, BlockCase, BlockPlan
 from fedretina_papers.blocks.results_pages import BLOCKS
-from fedretina_papers.blocks.runs import worth
+from fedretina_papers.blocks.runs import BlockRuns, worth
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.study import run_block
 from fedretina_papers.blocks.tables import comparisons, difference, figure_table, left_out
-from fedretina_papers.blocks.train import RowTrainer, trained
+from fedretina_papers.blocks.train import RowTrainer, pooled, trained
 from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
 
@@ -92,6 +96,7 @@ def test_a_twin_has_the_same_network_and_passes():
     ("changed", "said"),
     [
         ({"singleset": {"network": {"frozen": 3}}, "fedavg": {"network": {"frozen": 3}}}, "freezes 3 stages"),
+        ({"singleset": {"images": {"image_size": 48}}}, "rows of a block see the same images"),
         ({"singleset": WHOLE, "fedavg": WHOLE}, "'mean' joins rows that train all of the network with such"),
         ({"singleset": WHOLE, "fedavg": WHOLE, "mean": None, "joined": None}, "no row trains a head on the frozen"),
     ],
@@ -105,6 +110,36 @@ def test_rows_stand_on_a_frozen_encoder_or_train_all_of_it(changed, said):
     ]
     with pytest.raises(SettingsError, match=said):
         BlockPlan.read({**settings, "rows": rows})
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("whole_singleset", {"standard": True}, "from the plan's own weights"),
+        ("whole_pooled", {"of": "whole_fedbn"}, "pool a row that shares all"),
+        ("sums", {"tune": [{"setting": "training.learning_rate", "values": [1, 2, 3]}]}, "train nothing"),
+    ],
+)
+def test_what_a_row_does_not_do_is_refused(name, changed, said, tmp_path):
+    settings = f3(tmp_path).model_dump(mode="json")
+    settings["rows"] = [{**row, **changed} if row["name"] == name else row for row in settings["rows"]]
+    with pytest.raises(SettingsError, match=said):
+        BlockPlan.read(settings)
+
+
+def test_a_value_with_which_training_diverged_is_not_chosen(tmp_path, monkeypatch):
+    plan, ran = f3(tmp_path), BlockRuns._run
+
+    def run(self, case, row, hospitals, seed, change):
+        if change.get("training", {}).get("learning_rate") == 4e-3:
+            raise DivergedError("the loss became nan.")
+        return ran(self, case, row, hospitals, seed, change)
+
+    monkeypatch.setattr(BlockRuns, "_run", run)
+    chosen = BlockRuns(plan, tmp_path / "out").tuned("two", plan.row("singleset"))
+    assert chosen["training"]["learning_rate"] < 4e-3
+    tried = json.loads((tmp_path / "out" / "tuning" / "two" / "singleset.json").read_text())["tried"][0]["tried"]
+    assert tried["0.004"] == -1
 
 
 @pytest.fixture(scope="module")
@@ -146,15 +181,51 @@ def test_training_in_memory_gives_the_bits_of_the_loop(exits, tmp_path):
 
 
 def test_a_network_that_trains_whole_has_the_bits_of_the_loop(tmp_path):
-    """FedBN: two hospitals of other grades, heads and BatchNorm at home, photographs mirrored."""
+    """FedBN: hospitals of five grades and of four, heads and BatchNorm at home, photographs mirrored."""
     plan = f3(tmp_path)
     experiment = plan.experiment_of(plan.row("whole_fedbn"), 1, {"report": {"page": False, "draws": 20}})
-    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None, PIXELS)
-    dealt = {name: one.data for name, one in deal(plan.cases[0], sets, "all", 0).items()}
+    dealt = pictures(plan, experiment, tmp_path)
+    assert len({data.scheme.num_classes for data in dealt.values()}) == 2
     found = trained(experiment, dealt, tmp_path)
     assert not goes_side_by_side(experiment)
     results = run_loop(experiment, dealt, tmp_path / "runs", "run")
     assert [step["digest"] for step in results["steps"] if step["task"] == "train"][-1] == found.digest
+    for name, data in dealt.items():
+        model, _ = read_tensors(tmp_path / "runs" / "run" / name / "final" / "model.safetensors")
+        said = LocalTrainer(experiment, data).answers(model, {}, data.split("test"))
+        assert said.logits.equal(found.answers[name]["test"])
+
+
+def test_a_whole_network_on_all_images_has_a_hospitals_rates_and_sees_all_hospitals_images_together(
+    tmp_path, monkeypatch
+):
+    plan = f3(tmp_path)
+    experiment = plan.experiment_of(plan.row("whole_pooled"), 1, {})
+    dealt = pictures(plan, experiment, tmp_path, 18)
+    rates, passes = [], []
+
+    class Noted(RoundOptimiser):
+        def step(self, loss, correction, clock):
+            rates.append(self.at(clock))
+            super().step(loss, correction, clock)
+
+    monkeypatch.setattr(train, "RoundOptimiser", Noted)
+    normalise = functional.batch_norm
+
+    def noted(images, mean, variance, weight, bias, training, *rest):
+        if training:
+            passes.append(len(images))
+        return normalise(images, mean, variance, weight, bias, training, *rest)
+
+    monkeypatch.setattr(functional, "batch_norm", noted)
+    answers = pooled(experiment, dealt).answers
+    assert {key.split(".")[0] for key in rates[0]} == {"encoder", "0"}  # one head, of the classes that all share
+    rate = experiment.training.learning_rate
+    for key, found in rates[0].items():
+        assert found == pytest.approx(rate / 10 if key.startswith("encoder.") else rate)
+    images = sum(data.counts["train"] for data in dealt.values())
+    assert set(passes) == {32, images - 32}
+    assert {name: said["test"].shape[1] for name, said in answers.items()} == {"site-1": 5, "site-4": 4}
 
 
 def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_path):
@@ -171,7 +242,7 @@ def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_pat
 
     assert records("1") == records("2")
     assert len(records("1")) == 26 + 1
-    whole = [one for name, one in records("1").items() if "/whole_" in name and "pooled" not in name]
+    whole = [one for name, one in records("1").items() if "/whole_" in name]
     assert {one["passes"] for one in whole} == {2}
     by_row = {one["row"]: one for one in whole}
     assert by_row["whole_singleset"]["bytes_up"] == 0
@@ -181,13 +252,20 @@ def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_pat
 
 def f3(folder):
     """Whole networks and frozen ones in a tiny form, one of them tuned."""
-    settings = merged(preset("f3"), {**TINY, "sites": {"site-1": None, "site-4": None}, "sizes": ["all"]})
+    file = folder / "site.yaml"
+    file.write_text(yaml.safe_dump({"data": {"scheme": "normal_3stages", "phantom_images": 64}}))
+    settings = merged(preset("f3"), {**TINY, "sites": {"site-1": None, "site-4": str(file)}, "sizes": ["all"]})
     settings["cases"] = [{"name": "two", "title": "Two", "hospitals": {"site-1": 1, "site-4": 1}}]
     values = [{"setting": "training.learning_rate", "values": [1e-3, 2e-3, 4e-3], "factor": 2, "grows": 0}]
     tuned = {"singleset": values}
     return BlockPlan.read(
         {**settings, "rows": [{**row, "tune": tuned.get(row["name"], [])} for row in settings["rows"]]}
     )
+
+
+def pictures(plan, experiment, folder, size="all"):
+    sets = read_sets(plan, experiment, folder / "cache", lambda what, done, of: None, PIXELS)
+    return {name: one.data for name, one in deal(plan.cases[0], sets, size, 0).items()}
 
 
 def agrees(slow, fast):

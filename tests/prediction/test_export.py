@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from benchmarks.predict_throughput import compared
 from click.testing import CliRunner
 
 import fedretina
@@ -215,14 +214,6 @@ def test_what_was_exported_answers_behind_its_gate_and_tells_of_no_patient(to, l
     faults = compare(Predictor.load(final, "cpu"), model._answering, shown(images))
     assert faults[8:10] == compare(Predictor.load(final, "cpu"), model._answering, shown(images)[8:10])  # another batch
     assert model.predict([np.zeros((50, 60, 3), np.uint8)])[0].grade is None
-    if to == "onnx":
-        files = []
-        for at, one in enumerate(images[:4]):
-            files.append(tmp_path / f"{at}.png")
-            cv2.imwrite(str(files[-1]), one.permute(1, 2, 0).numpy())
-        speeds = compared(final, out, files, 1)
-        assert len(speeds) == 4
-        assert all(each > 0 for (each,) in speeds.values())
     if to == "bundle":
         for at, one in enumerate(images[:3]):
             cv2.imwrite(str(tmp_path / f"{at}.png"), one.permute(1, 2, 0).numpy())

@@ -29,7 +29,7 @@ _OTHER_MESSAGES = 64
 _QUESTIONS_A_SECOND = 32
 _PLACES = 6
 _PATIENCE_S = 4.0  # for a chunk of 16 MB: 32 Mbit/s
-_LONGEST_WAIT_S = 120.0  # FLARE and its sites wait 600 s for a chunk
+_MORE_EACH_S = 120.0  # FLARE and its sites wait 600 s for a chunk
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _LARGE, _KEPT = 2**22, 2**25
 
@@ -67,13 +67,14 @@ class Places:
     Args:
         places: How many pass at once.
         patience_s: How long a chunk may take.
-        longest_s: How long a site waits at most; then it passes with the others, whatever they do.
+        more_each_s: Whoever has waited so long passes beside as many more as there are places, after twice as long
+            beside twice as many more, and so on: nobody waits for ever, and who came together does not pass together.
     """
 
     def __init__(
-        self, places: int = _PLACES, patience_s: float = _PATIENCE_S, longest_s: float = _LONGEST_WAIT_S
+        self, places: int = _PLACES, patience_s: float = _PATIENCE_S, more_each_s: float = _MORE_EACH_S
     ) -> None:
-        self._places, self._patience, self._longest = places, patience_s, longest_s
+        self._places, self._patience, self._more_each = places, patience_s, more_each_s
         self._heard: dict[str, float] = {}
         self._slow: set[str] = set()
         self._change = threading.Condition()
@@ -81,15 +82,15 @@ class Places:
     def take(self, site: str) -> None:
         """Wait for a place; not where the site has one, or a slow line."""
         with self._change:
-            until = time.monotonic() + self._longest
-            while (left := until - time.monotonic()) > 0 and not self._may_pass(site):
-                self._change.wait(min(left, self._patience / 4))
+            since = time.monotonic()
+            while not self._may_pass(site, time.monotonic() - since):
+                self._change.wait(self._patience / 4)
             self._heard[site] = time.monotonic()
 
-    def _may_pass(self, site: str) -> bool:
-        now = time.monotonic()
+    def _may_pass(self, site: str, waited: float) -> bool:
+        now, places = time.monotonic(), self._places * (1 + int(waited // self._more_each))
         self._slow.update(one for one, heard in self._heard.items() if now - heard > self._patience)
-        return site in self._slow or site in self._heard or len(self._heard.keys() - self._slow) < self._places
+        return site in self._slow or site in self._heard or len(self._heard.keys() - self._slow) < places
 
     def go_on(self, site: str) -> None:
         """Note that a chunk has passed; nothing where the site took no place."""

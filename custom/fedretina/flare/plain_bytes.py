@@ -105,19 +105,15 @@ def register() -> PlainDecomposer:
 class OwnForm(NumpyArrayDecomposer):
     """Arrays in FLARE's own form, of zip files: nobody can tell how much they hold before they are unpacked.
 
-    The server of a run takes none. Its sites send plain bytes, since it tells them that it takes these.
+    They are sent to a peer of another version, and taken from nobody: who speaks plain bytes is sent these.
     """
 
     def process_datum(self, datum: Datum, manager: DatumManager) -> None:
-        """Fetch them, but at the server of a run."""
-        if not register().at_server:
-            super().process_datum(datum, manager)
+        """Fetch nothing."""
 
     def recompose(self, data: Any, manager: DatumManager | None = None) -> Any:
-        """The array, or the refusal in its stead."""
-        if not register().at_server:
-            return super().recompose(data, manager)
-        return RefusedError("its tensors came in FLARE's own form, which the server of a run does not take.")
+        """The refusal in the array's stead."""
+        return RefusedError("its tensors came in FLARE's own form: server and site must run the same fedretina.")
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -194,11 +190,11 @@ class PlainDecomposer(fobs.Decomposer):
         self.be_site()
 
     def be_site(self) -> None:
-        """Take messages of any size that a network may have, in either form."""
+        """Take messages of any size that a network may have."""
         self.largest, self.at_server = _LARGEST, False
 
     def be_server(self, largest: int) -> None:
-        """Take plain bytes alone, messages of a run's size alone, and few of one site at once.
+        """Take messages of a run's size alone, and few of one site at once.
 
         Args:
             largest: Most bytes of an answer's arrays; 0 before the run is open, when nobody was asked anything.

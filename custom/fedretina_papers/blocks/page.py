@@ -17,6 +17,7 @@ from fedretina_papers.blocks.tables import (
     has_all,
     lead_table,
     left_out,
+    pair_table,
     reference_table,
     sets_table,
     test_table,
@@ -105,7 +106,7 @@ def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
     whole = whole_draws(plan, runs)
     try:
         table, tests = figure_table(plan, whole or runs), test_table(plan, whole or runs)
-        against = reference_table(plan, whole or runs)
+        against, paired = reference_table(plan, whole or runs), pair_table(plan, whole or runs)
     except StateError as error:
         return {"title": told, "why": f"Not shown: {error}", "table": [], "tests": [], "missing": ""}
     missing = [
@@ -119,6 +120,7 @@ def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
         "table": table,
         "tests": tests,
         "against": against,
+        "paired": paired,
         "missing": "; ".join(missing),
     }
 

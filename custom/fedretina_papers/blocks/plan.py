@@ -227,6 +227,7 @@ class BlockPlan(BaseModel):
         resamples: Draws of patients.
         experiment: Settings of all rows that train.
         rows: In the order of the tables.
+        pairs: Rows and what each is tested against in a further table, both ways.
         reference: A row that all others but the majority are tested against in a table more, both ways; none where "".
         starts: Encoders beside the plan's own.
         encoders: What is known of each of these; none where only stored results are read.
@@ -254,6 +255,7 @@ class BlockPlan(BaseModel):
     experiment: dict[str, Any]
     rows: tuple[BlockRow, ...]
     reference: str = ""
+    pairs: tuple[tuple[str, str], ...] = ()
     starts: tuple[BlockStart, ...] = ()
     encoders: dict[str, GivenEncoder] = {}
     tuning_draw: int = Field(default=1000, ge=0)
@@ -288,6 +290,8 @@ class BlockPlan(BaseModel):
                 raise ValueError(f"row {row.name!r} and the rows that it is made of stand on different encoders.")
         if self.reference and self.reference not in names:
             raise ValueError(f"reference {self.reference!r} is no row of the block.")
+        if lacking := sorted({name for pair in self.pairs for name in pair} - set(names)):
+            raise ValueError(f"pairs name {lacking}, which are no rows of the block.")
         self._require_controls()
         return self
 
@@ -320,6 +324,7 @@ class BlockPlan(BaseModel):
         except ValidationError as error:
             raise SettingsError(f"the block's plan cannot be used: {settings_faults(error, 'plan', cls)}") from error
         require_sites(list(plan.sites))
+        seen = set()
         for row in plan.rows:
             if len({plan.shown(plan.row(name)) for name in row.parts}) > 1:
                 raise SettingsError(
@@ -328,7 +333,21 @@ class BlockPlan(BaseModel):
                 )
             if row.kind in ("majority", "mean", "joined"):
                 continue
+            if row.kind == "sums" and row.tune:
+                raise SettingsError(f"row {row.name!r} is of sums, which train nothing: leave its tune out.")
             mine = plan.experiment_of(row, 1, {})
+            if plan.shown(row) == PIXELS and (row.start or row.standard):
+                raise SettingsError(
+                    f"row {row.name!r} trains all of the network from the plan's own weights: leave out start and "
+                    "standard, which are of rows on a frozen encoder."
+                )
+            apart = mine.exchange.batchnorm != "shared_all" or mine.network.exits is not None
+            if row.kind == "pooled" and plan.shown(row) == PIXELS and apart:
+                raise SettingsError(
+                    f"row {row.name!r} trains one encoder and one head on all images: pool a row that shares all of "
+                    "its encoder (exchange.batchnorm: shared_all) and has no early exits."
+                )
+            seen.add(mine.images)
             if row.kind != "sums" and mine.network.frozen not in ("all", "nothing"):
                 raise SettingsError(
                     f"row {row.name!r} freezes {mine.network.frozen} stages: a block's rows stand on an encoder that "
@@ -343,6 +362,8 @@ class BlockPlan(BaseModel):
                         f"row {row.name!r} has {row.twin!r} as its twin, but the two differ in {other or 'rounds'}: a "
                         "twin has the same network and passes, and shares nothing."
                     )
+        if len(seen) > 1:
+            raise SettingsError("rows of a block see the same images: set images in the plan's experiment alone.")
         if all(plan.shown(row) == PIXELS for row in plan.rows if row.kind in ("trained", "pooled")):
             raise SettingsError(
                 "no row trains a head on the frozen encoder (frozen: all): heads from sums stand on it, so name one."

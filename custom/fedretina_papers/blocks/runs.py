@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedretina.data.site_data import SiteData
-from fedretina.errors import FedretinaError
+from fedretina.errors import DivergedError, FedretinaError
 from fedretina.settings.evaluation import SoftmaxMeanSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
@@ -37,6 +37,9 @@ from fedretina_papers.blocks.joined import at_own_temperature, joined
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, BlockPlan, BlockRow, Size, Tuned
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.train import Ran, passes_of, pooled, summed, trained
+
+_DIVERGED = -1.0
+"""What tuning finds a value worth with which training diverged: less than any other."""
 
 
 class Draw(NamedTuple):
@@ -309,7 +312,11 @@ class BlockRuns:
         while waiting:
             for value in waiting:
                 asked = merged(change, number.settings(value))
-                said, _, _ = self._run(case, row, hospitals, self.plan.tuning_draw + 1, asked)
+                try:
+                    said, _, _ = self._run(case, row, hospitals, self.plan.tuning_draw + 1, asked)
+                except DivergedError:
+                    figures[value] = _DIVERGED
+                    continue
                 found = measured(hospitals, said, "test", primary, self.plan.least, 0)
                 figures[value] = worth(found.sites)
             best = max(figures, key=lambda value: figures[value])

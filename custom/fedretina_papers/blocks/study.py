@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedretina.errors import FedretinaError, SettingsError
+from fedretina.errors import FedretinaError, SettingsError, StateError
 from fedretina.storage import folder_lock, read_json, write_json
 from fedretina_papers.blocks.plan import BlockPlan, BlockRow
 from fedretina_papers.blocks.runs import BlockRuns, Draw, Outcome
@@ -44,6 +44,7 @@ def run_block(
     Raises:
         SettingsError: The folder belongs to another plan.
         DataError: A set cannot be used.
+        StateError: A process of several ended abruptly.
     """
     with folder_lock(out, 0):
         told = plan.model_dump(mode="json", exclude={"sites", "encoders"}) | {"encoders": _encoders(plan)}
@@ -89,6 +90,11 @@ def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Ou
                 tuned.result()
             for future in as_completed([pool.submit(_runs, settings, block.out, draw) for draw in draws]):
                 yield from future.result()
+        except BrokenExecutor as error:
+            raise StateError(
+                "a process of the block ended abruptly, as where memory runs out: what has run is stored; call again, "
+                "with fewer --jobs."
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

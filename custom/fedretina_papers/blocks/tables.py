@@ -158,7 +158,7 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
     require_controls(plan, runs)
     records = Records(runs)
     against = comparisons(plan, runs)
-    usual = max(
+    usual = min(
         (one["passes"] for row in plan.rows if row.role == "alone" and row.kind == "trained" for one in _of(runs, row)),
         default=0,
     )
@@ -171,12 +171,16 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
         )
         for name in plan.figures
     ]
-    lowest = "highest" if plan.figures[0] in LESS_IS_BETTER else "lowest"
+    worst = [
+        Column(f"worst hospital's {TITLES[name]}", f"test.{name}", "highest" if name in LESS_IS_BETTER else "lowest")
+        for name in plan.figures[: plan.primary]
+    ]
     columns = [
         *figures,
-        Column(f"worst hospital's {TITLES[plan.figures[0]]}", f"test.{plan.figures[0]}", lowest),
+        *worst,
         Column("training passes", OfRun("passes"), show=lambda values, _: _passes(values, usual)),
-        Column("sent per hospital", OfRun("bytes_up"), show=lambda values, _: size(fmean(values)) if values else NONE),
+        Column("sent per hospital", OfRun("bytes_up"), show=_bytes),
+        Column("received per hospital", OfRun("bytes_down"), show=_bytes),
         Column("draws", f"test.{plan.figures[0]}", show=seeds),
         Column("helps", told=lambda line: _helps(line.row, against)),
     ]
@@ -215,20 +219,41 @@ def reference_table(plan: BlockPlan, runs: Runs) -> list[str]:
     """
     if not plan.reference:
         return []
+    rows = [row.name for row in plan.rows if row.kind != "majority" and row.name in runs]
+    pairs = [(name, plan.reference) for name in rows if name != plan.reference]
+    return _pairs(plan, runs, pairs, [f"against {plan.row(plan.reference).title}"], lambda pair: (pair[0],))
+
+
+def pair_table(plan: BlockPlan, runs: Runs) -> list[str]:
+    """The plan's pairs of rows, better or worse, for each primary figure; nothing without pairs.
+
+    Raises:
+        StateError: Controls have not run.
+    """
+    pairs = [(one, other) for one, other in plan.pairs if one in runs and other in runs]
+    return _pairs(plan, runs, pairs, ["row", "against"], lambda pair: pair) if pairs else []
+
+
+def _pairs(
+    plan: BlockPlan,
+    runs: Runs,
+    pairs: Sequence[tuple[str, str]],
+    heads: Sequence[str],
+    shown: Callable[[tuple[str, str]], tuple[str, ...]],
+) -> list[str]:
     require_controls(plan, runs)
-    titles = {row.name: row.title for row in plan.rows if row.kind != "majority" and row.name in runs}
-    keys = [(name, figure) for name in titles if name != plan.reference for figure in plan.figures[: plan.primary]]
+    keys = [(*pair, figure) for pair in pairs for figure in plan.figures[: plan.primary]]
     level = _CLEAR / max(1, len(keys))
-    tests = {f"{name} {figure}": difference(runs, name, plan.reference, figure, level) for name, figure in keys}
+    tests = {" ".join(key): difference(runs, *key, level) for key in keys}
     adjusted = dict(zip(tests, holm([test.p for test, _ in tests.values()]), strict=True))
-    lines = [Line((titles[name], TITLES[figure]), f"{name} {figure}") for name, figure in keys]
+    lines = [Line((*(plan.row(name).title for name in shown(key[:2])), TITLES[key[2]]), " ".join(key)) for key in keys]
     columns = [
         Column("difference", told=lambda line: signed(tests[line.row][0].mean)),
         Column("95 %, draws and patients", told=lambda line: interval(tests[line.row][0]._asdict())),
         Column("p, Holm", told=lambda line: chance(adjusted[line.row])),
         Column("smallest that could be seen", told=lambda line: _visible(*tests[line.row])),
     ]
-    return render(Records({}), [f"against {titles[plan.reference]}", "by"], lines, columns)
+    return render(Records({}), [*heads, "by"], lines, columns)
 
 
 def _visible(test: SeedTest, seen: float | None) -> str:
@@ -322,6 +347,10 @@ def _helps(name: str, against: Mapping[str, Sequence[Against]]) -> str:
 def _passes(values: Sequence[float], usual: float) -> str:
     told = mean_count(values, 0)
     return f"{told} \\*" if values and max(values) > usual else told
+
+
+def _bytes(values: Sequence[float], _: Any) -> str:
+    return size(fmean(values)) if values else NONE
 
 
 def _of(runs: Runs, row: BlockRow) -> Sequence[Record]:

@@ -8,13 +8,14 @@ once. Training (`LocalTrainer`), mixing (`Mixer`) and their order are the produc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedretina.aggregation.mixing import Mixer, Round
@@ -42,7 +43,7 @@ from fedretina.settings.training import StretchSettings
 Answers = dict[str, dict[str, Tensor]]
 """Logits by hospital and split."""
 _PARTS = ("encoder", "projector", "head", "exits")
-_TOGETHER = 4096
+_COUNTER = "num_batches_tracked"
 
 
 class Ran(NamedTuple):
@@ -233,59 +234,90 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
     all hospitals' images has as many batches as those of each together.
     """
     trainers = trainers_of(experiment, hospitals)
-    parts = next(iter(trainers.values())).partition
-    if parts.personal:
-        nets = {name: deepcopy(trainer.model.net) for name, trainer in trainers.items()}
-    else:  # those of equal grades share a network, and their images pass it together
-        own = {id(trainer.model.net): deepcopy(trainer.model.net) for trainer in trainers.values()}
-        nets = {name: own[id(trainer.model.net)] for name, trainer in trainers.items()}
-    lead = next(iter(nets.values()))
-    for net in nets.values():
-        for part in _PARTS:
-            if any(key.startswith(f"{part}.") for key in parts.shared):
-                setattr(net, part, getattr(lead, part))
-    each = list({id(net): net for net in nets.values()}.values())
-    whole = nn.ModuleDict({str(at): net for at, net in enumerate(each)})
-    splits = {name: data.split("train") for name, data in sorted(hospitals.items())}
-    images, labels = (torch.cat(held) for held in zip(*((s.images, s.labels) for s in splits.values()), strict=True))
-    numbers = {id(net): at for at, net in enumerate(each)}
-    owner = np.concatenate([np.full(len(split.labels), numbers[id(nets[name])]) for name, split in splits.items()])
+    together = _Together(experiment, hospitals, trainers)
     objective = build_objective(experiment.objective)
-    phase = experiment.phases[0]
-    settings = phase.training or experiment.training
+    settings = experiment.phases[0].training or experiment.training
     stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
     if any(stretch.train != "all" for stretch in stretches):
         raise SettingsError("a pooled row trains all of its network: give it a row without stretches.")
     epochs = sum(stretch.epochs for stretch in stretches)
     device = torch.device("cpu")
-    given, random = experiment.network.frozen == "all", phase.augment or experiment.augment
     with reproducible_torch(settings):
-        optimiser = RoundOptimiser(whole, settings)
-        whole.train()
+        optimiser = RoundOptimiser(together.whole, settings)
+        together.whole.train()
         for step in (one for one in Plan.of(experiment) if one.task == "train"):
             losses = BatchLosses(device, step)
             for epoch in range(epochs):
                 purpose = (experiment.seed, "pooled", step.phase, step.round, epoch)
-                order = list(batches(len(owner), settings, purpose))
+                order = list(batches(len(together.labels), settings, purpose))
                 seed_layers(device, (*purpose, "dropout"))
                 for number, samples in enumerate(order):
                     clock = Clock(step.round, step.rounds, epoch, epochs, number, len(order))
                     loss = torch.zeros(())
-                    for at in np.unique(owner[samples]).tolist():
-                        rows = samples[owner[samples] == at]
-                        seen = images[rows] if given else augment(images[rows], rows, random, (*purpose, "augment"))
-                        score = summed_score(objective, each[at](seen), labels[rows], clock)
+                    for rows, logits in together.logits(samples, (*purpose, "augment")):
+                        score = summed_score(objective, logits, together.labels[rows], clock)
                         loss = loss + score * (len(rows) / len(samples))
                     losses.note(loss, clock)
                     optimiser.step(loss, LocalRound(), clock)
     answers = {}
     for name, trainer in trainers.items():
-        state = nets[name].state_dict()
+        parts, state = trainer.partition, together.nets[name].state_dict()
         shared, personal = ({key: state[key] for key in keys} for keys in (parts.shared, parts.personal))
         answers[name] = {
             split: trainer.answers(shared, personal, hospitals[name].split(split)).logits for split in ("val", "test")
         }
     return Ran(answers, 0, 0)
+
+
+class _Together:
+    """Networks of all hospitals that are one in what travels, over all their training images in one place.
+
+    Attributes:
+        nets: By hospital; those that would be equal are the same.
+        whole: All that trains; the encoder by its own name, by which an optimiser knows its rate.
+        labels: Of all training images, hospital after hospital.
+    """
+
+    def __init__(
+        self, experiment: Experiment, hospitals: Mapping[str, SiteData], trainers: Mapping[str, LocalTrainer]
+    ) -> None:
+        self._first = next(iter(trainers.values()))
+        parts = self._first.partition
+        if any(not key.endswith(_COUNTER) for key in parts.personal):  # which never travel, whatever else does
+            self.nets = {name: deepcopy(trainer.model.net) for name, trainer in trainers.items()}
+        else:  # those of equal grades share a network, and their images pass it together
+            own = {id(trainer.model.net): deepcopy(trainer.model.net) for trainer in trainers.values()}
+            self.nets = {name: own[id(trainer.model.net)] for name, trainer in trainers.items()}
+        self._lead = next(iter(self.nets.values()))
+        for net in self.nets.values():
+            for part in _PARTS:
+                if any(key.startswith(f"{part}.") for key in parts.shared):
+                    setattr(net, part, getattr(self._lead, part))
+        self._each = list({id(net): net for net in self.nets.values()}.values())
+        named: dict[str, nn.Module] = {str(at): net for at, net in enumerate(self._each)}
+        self._given = experiment.network.frozen == "all"
+        self.whole = nn.ModuleDict(named if self._given else {"encoder": self._lead.encoder, **named})
+        splits = {name: data.split("train") for name, data in sorted(hospitals.items())}
+        self._images = torch.cat([split.images for split in splits.values()])
+        self.labels = torch.cat([split.labels for split in splits.values()])
+        numbers = {id(net): at for at, net in enumerate(self._each)}
+        self._owner = np.concatenate(
+            [np.full(len(split.labels), numbers[id(self.nets[name])]) for name, split in splits.items()]
+        )
+        self._random = experiment.phases[0].augment or experiment.augment
+
+    def logits(
+        self, samples: NDArray[np.int64], purpose: tuple[int | str, ...]
+    ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """What the networks answer to a batch, each to its own hospitals' images: their numbers and their logits."""
+        features = torch.empty(0)
+        if not self._given:  # all images at once, or BatchNorm would see each hospital's few by themselves
+            pixels = augment(self._images[samples], samples, self._random, purpose)
+            features = self._lead.features(self._first.model.to_device(pixels))
+        for at in np.unique(self._owner[samples]).tolist():
+            mine = self._owner[samples] == at
+            rows, net = samples[mine], self._each[at]
+            yield rows, net(self._images[rows]) if self._given else net.logits(features[torch.from_numpy(mine)])
 
 
 def passes_of(experiment: Experiment) -> int:
