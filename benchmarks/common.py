@@ -18,7 +18,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 NAMES = (
     *("local_training", "frozen_stages", "pipeline", "two_views", "server_memory", "import_time", "round_overhead"),
-    *("round_tls", "many_sites", "predict_throughput"),
+    *("round_tls", "start", "many_sites", "predict_throughput"),
 )
 """The benchmarks in the order of the page; each is the module of its name."""
 
@@ -78,9 +78,8 @@ def result(
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory, versions, commit and date; no name and no path of this machine."""
+    """Processor, cores, memory, versions and date; no name and no path of this machine."""
     return {
-        "commit": _commit(),
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -90,15 +89,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in _PACKAGES},
     }
-
-
-def _commit() -> str:
-    """The commit that is measured, shortened; "" where this is no clone, or git is not there."""
-    asked = ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"]
-    try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def fresh_python(arguments: Sequence[str], timeout_s: float) -> str:

@@ -42,7 +42,8 @@ def section(found: Result) -> list[str]:
     lines.append("")
     lines += [line for note in found["notes"] for line in (note, "")]
     settings = "; ".join(f"{name}: {value}" for name, value in found["settings"].items())
-    return [*lines, f"Settings: {settings}.", "", machine_line(found["machine"]), ""]
+    commit = f" Commit {found['commit'][:8]}." if found.get("commit") else ""
+    return [*lines, f"Settings: {settings}.", "", machine_line(found["machine"]) + commit, ""]
 
 
 def verdict(found: Result) -> str:
@@ -64,10 +65,9 @@ def verdict(found: Result) -> str:
 def machine_line(machine: Mapping[str, Any]) -> str:
     """The machine that the figures were taken on, in a line."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    commit = f"commit {machine['commit']}, " if machine.get("commit") else ""
     return (
         f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
-        f"Python {machine['python']}, {versions}; {commit}{machine['date']}; load at the end {machine['load_after']}."
+        f"Python {machine['python']}, {versions}; {machine['date']}; load at the end {machine['load_after']}."
     )
 
 

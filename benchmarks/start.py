@@ -1,0 +1,118 @@
+"""Seconds of a simulated run's start, rounds and end: `jobs/feduaa` of this checkout, and of an older one beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+from benchmarks.common import ROOT, Result, result
+from benchmarks.processes import end_tree
+
+BESIDE = "FEDRETINA_BENCHMARK_BESIDE"
+"""Environment variable that names a checkout of an older commit, which is run in turn with this one."""
+_TIMEOUT_S, _TURNS = 600.0, 2
+_LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\b.*?(train|finalise)-(\d{4}): (begun|done)")
+_QUICK = {"phases": [{"name": "train", "rounds": 1}], "images": {"image_size": 32}, "phantom_images": 24}
+
+
+def measure(scratch: Path, quick: bool = False) -> Result:
+    """Run the job in `nvflare simulator` with its default threads and with one, and read its log.
+
+    Args:
+        scratch: For jobs, workspaces and the sites' state.
+        quick: One round over small images, with the default threads alone.
+
+    Raises:
+        RuntimeError: A run failed, took too long, or its log lacks a step.
+    """
+    beside = os.environ.get(BESIDE)
+    roots = {"ours": ROOT} | ({"older": Path(beside).resolve()} if beside else {})
+    cases: dict[str, dict[str, list[float]]] = {}
+    for title, threads, turns in (("default threads", 0, _TURNS), ("one thread", 1, 1)):
+        if quick and threads:
+            continue
+        found = cases.setdefault(title, {})
+        for _ in range(1 if quick else turns):
+            for name, root in roots.items():
+                for part, seconds in _run(root, scratch, threads, quick).items():
+                    found.setdefault(f"{name}, {part}", []).extend(seconds)
+        for part in ("s of the first round", "s of finalise", "s of the run") if beside else ():
+            pairs = zip(found[f"ours, {part}"], found[f"older, {part}"], strict=True)
+            found[f"ours / older, {part}"] = [one / other for one, other in pairs]
+    settings = {"older commit": _commit(Path(beside)) if beside else "none", "rounds": 1 if quick else "the job's"}
+    return result(
+        "Start and end of a run",
+        "Seconds of `nvflare simulator jobs/feduaa` (phantoms): the first round, which holds the start of the sites' "
+        "processes, those after it, `finalise` and the whole. Beside it, run in turn, the same job of an older commit.",
+        cases,
+        None,
+        settings,
+        ["A step is timed at the server, from its beginning to its record on the disk."],
+    )
+
+
+def _run(root: Path, scratch: Path, threads: int, quick: bool) -> dict[str, list[float]]:
+    folder = scratch / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    job = Path(shutil.copytree(root / "jobs" / "feduaa", folder / "feduaa"))
+    if quick:
+        file = job / "app" / "config" / "experiment.yaml"
+        file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text("utf-8")), **_QUICK}), encoding="utf-8")
+    environment = {
+        **os.environ,
+        "HOME": str(folder),  # FLARE writes its own settings there
+        "PYTHONPATH": f"{root / 'custom'}",
+        "FEDRETINA_STATE_ROOT": str(folder / "state"),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(folder / "workspace")]
+    command += ["-t", str(threads)] if threads else []
+    console = folder / "console.txt"
+    with open(console, "w", encoding="utf-8") as handle:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=handle, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"the job did not end in {_TIMEOUT_S:.0f} s.") from error
+        finally:
+            end_tree(process)
+    logs = [path.read_text("utf-8", errors="replace") for path in (folder / "workspace" / "server").rglob("log.txt")]
+    steps = step_times("\n".join(logs))
+    rounds = [seconds for name, (seconds, _) in sorted(steps.items()) if name.startswith("train")]
+    if code != 0 or not rounds or "finalise-0000" not in steps:
+        tail = "\n".join(console.read_text("utf-8").splitlines()[-20:])
+        raise RuntimeError(f"the job ended with {code} after {len(rounds)} rounds:\n{tail}")
+    whole = steps["finalise-0000"][1] - min(end - seconds for seconds, end in steps.values())
+    return {
+        "s of the first round": rounds[:1],
+        "s a round after it": rounds[1:],
+        "s of finalise": [steps["finalise-0000"][0]],
+        "s of the run": [whole],
+    }
+
+
+def step_times(log: str) -> dict[str, tuple[float, float]]:
+    """Of each step of a server's log its seconds and when it ended, in seconds of an epoch."""
+    begun: dict[str, float] = {}
+    found: dict[str, tuple[float, float]] = {}
+    for line in log.splitlines():
+        if matched := _LINE.match(line):
+            at = datetime.strptime(matched[1], "%Y-%m-%d %H:%M:%S,%f").timestamp()
+            name = f"{matched[2]}-{matched[3]}"
+            if matched[4] == "begun":
+                begun.setdefault(name, at)
+            elif name in begun:
+                found[name] = (at - begun[name], at)
+    return found
+
+
+def _commit(root: Path) -> str:
+    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    return told.stdout.strip()[:8]
