@@ -269,6 +269,7 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
     """
     titles = {row.name: row.title for row in plan.rows}
     lines, cells = [], {}
+    costs: dict[str, tuple[str, str]] = {}
     for held, runs in sizes.items():
         against = {(name, one.figure): one for name, each in comparisons(plan, runs).items() for one in each}
         for figure in plan.figures[: plan.primary]:
@@ -277,6 +278,8 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
             lead = best["federated"]
             key = f"{held} {figure}"
             cells[key] = None if lead is None else against[lead[0], figure]
+            ran = [] if lead is None else list(runs[lead[0]].values())
+            costs[key] = mean_count([one["passes"] for one in ran], 0), _bytes([one["bytes_up"] for one in ran], None)
             lines.append(Line((str(held), TITLES[figure], *told), key))
 
     def test(show: Callable[[Against], str]) -> Callable[[Line], str]:
@@ -287,6 +290,8 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
         Column("95 %", told=test(lambda one: interval(one.test._asdict()))),
         Column("p, Holm", told=test(lambda one: chance(one.adjusted))),
         Column("smallest that could be seen", told=test(lambda one: number(one.seen, 3))),
+        Column("its training passes", told=lambda line: costs[line.row][0]),
+        Column("its bytes sent per hospital", told=lambda line: costs[line.row][1]),
     ]
     first = ["images", "by", "best alone", "best together", "best of all images in one place"]
     return render(Records({}), first, lines, columns)
