@@ -27,7 +27,7 @@ HELD = "sums_both_held"
 """The same with the default policy too, which keeps grades of few patients out of the message."""
 JOINED = "joined"
 """Heads from sums over all stages joined with FedAvg's, a row of our own."""
-BLOCKS = ("f1", "f2", "e1", "o1", "p1", "p1_photographs")
+BLOCKS = ("f1", "f2", "e1", "o1", "p1", "p1_photographs", "f3")
 _FIGURE = "referable_auc"
 _FIRST = (_FIGURE, "kappa")
 
