@@ -233,7 +233,8 @@ def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_pat
     runs = 2 * len(plan.rows)
     for jobs in (1, 2):
         assert run_block(plan, tmp_path / str(jobs), jobs, told.append) == {}
-    assert sorted(one.words.split(":")[0] for one in told[:runs]) == sorted(one.words.split(":")[0] for one in told[runs:])
+    names = [one.words.split(":")[0] for one in told]
+    assert sorted(names[:runs]) == sorted(names[runs:])
     assert {one.done for one in told[runs:]} == set(range(1, runs + 1))
 
     def records(jobs):
