@@ -144,6 +144,8 @@ def _sizes(found: Mapping[str, Any]) -> list[str]:
         up, down = case["up"][-1], case["down"][-1]
         both = [total(up, down, case), total(up, down, case) + sites * whole]
         lines.append(f"| {name} | {up / 1e6:.2f} | {down / 1e6:.2f} | {both[0] / 1e9:.1f} | {both[1] / 1e9:.2f} |")
+    if not {_FOLLOW, _SENT} <= cases.keys():
+        return [*lines, ""]
     follow, sent = cases[_FOLLOW], cases[_SENT]
     unlike = total(follow["up"][-1], sent["down"][-1], follow)
     return [

@@ -160,6 +160,8 @@ def _chosen(settings: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
     chosen = [named.get(row, row) for row in wanted if row not in readings]
     kept = _by_name(chosen, "rows")
     left = [one for one in readings.values() if not isinstance(one, dict) or one.get("of") in kept]
+    if "pairs" in settings:
+        settings = {**settings, "pairs": [pair for pair in settings["pairs"] if set(pair) <= set(kept)]}
     return {**settings, "rows": chosen} | ({"readings": left} if "readings" in settings else {})
 
 

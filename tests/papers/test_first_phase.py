@@ -65,6 +65,7 @@ def block(encoders, **words):
         "resamples": 5,
         "tuning_size": 8,
         "rows": rows,
+        "pairs": [],
         "sites": dict.fromkeys(SITES),
         "encoders": encoders,
         "experiment": merged(
