@@ -184,6 +184,7 @@ def write_results(results: Path, docs: Path) -> None:
         docs / "does_it_help.md",
         many=gains(f1, row=HELD),
         every=gains(f1),
+        unlike=gains(f1, 1, HELD),
         graded=against_alone(f1, HELD, "kappa"),
         grades=gains(f1, row=HELD, figure="kappa"),
         rare=max(one.together - held.together for one, held in zip(gains(f1), gains(f1, row=HELD), strict=True)),
