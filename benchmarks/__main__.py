@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.common import NAMES, PAGE, RESULTS, ROOT
+from benchmarks.common import NAMES, PAGE, RESULTS, ROOT, commit_of
 from benchmarks.processes import end_tree
 from benchmarks.render import load, page, section
 
@@ -33,7 +33,7 @@ def main() -> int:
     chosen.scratch.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     failed = 0
-    commit = _commit()
+    commit = commit_of(ROOT)
     for name in chosen.names or NAMES:
         if chosen.resume and not chosen.quick and _measured(name) == commit:
             print(f"{name}: measured on this commit", flush=True)
@@ -55,12 +55,6 @@ def main() -> int:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page(load(RESULTS, NAMES)), encoding="utf-8")
     return failed
-
-
-def _commit() -> str:
-    """The commit that is measured; empty where this is no checkout."""
-    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return told.stdout.strip()
 
 
 def _measured(name: str) -> str | None:

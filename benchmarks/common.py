@@ -91,6 +91,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def commit_of(root: Path) -> str:
+    """The commit of a checkout; empty where it is none."""
+    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    return told.stdout.strip()
+
+
 def fresh_python(arguments: Sequence[str], timeout_s: float) -> str:
     """Run this interpreter in a new process from the repository's root and return what it printed.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.common import ROOT, Result, result
+from benchmarks.common import ROOT, Result, commit_of, result
 from benchmarks.processes import end_tree
 
 BESIDE = "FEDRETINA_BENCHMARK_BESIDE"
@@ -46,7 +46,10 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         for part in ("s of the first round", "s of finalise", "s of the run") if beside else ():
             pairs = zip(found[f"ours, {part}"], found[f"older, {part}"], strict=True)
             found[f"ours / older, {part}"] = [one / other for one, other in pairs]
-    settings = {"older commit": _commit(Path(beside)) if beside else "none", "rounds": 1 if quick else "the job's"}
+    settings = {
+        "older commit": commit_of(Path(beside))[:8] if beside else "none",
+        "rounds": 1 if quick else "the job's",
+    }
     return result(
         "Start and end of a run",
         "Seconds of `nvflare simulator jobs/feduaa` (phantoms): the first round, which holds the start of the sites' "
@@ -111,8 +114,3 @@ def step_times(log: str) -> dict[str, tuple[float, float]]:
             elif name in begun:
                 found[name] = (at - begun[name], at)
     return found
-
-
-def _commit(root: Path) -> str:
-    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    return told.stdout.strip()[:8]
