@@ -175,3 +175,41 @@ def test_tensors_that_lie_one_behind_another_are_read_as_one(tmp_path, monkeypat
         slow = sent["a"][key].double() * 0.3 + sent["b"][key].double() * 0.7
         assert torch.equal(mixed[key], slow.to(dtype))
         assert torch.equal(other[key], mixed[key])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's own, of infinity less infinity
+def test_the_compiled_sum_has_the_bits_of_the_other_signs_of_zero_and_what_is_no_number_among_them(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("numba")
+    made = torch.Generator().manual_seed(2)
+    types = {"a": torch.float32, "b": torch.float16, "c": torch.float32}
+    odd = torch.tensor([0.0, -0.0, 1e-42, -3e38, 3e38, float("inf"), float("nan")])
+    sent = {
+        site: {key: torch.cat([torch.randn(5000, generator=made).exp(), odd]).to(dtype) for key, dtype in types.items()}
+        for site in ("x", "y", "z")
+    }
+    sent["y"]["a"][-7:] = -sent["y"]["a"][-7:]
+    spool, weights = Spool(tmp_path / "s"), {"x": 1 / 3, "y": 0.1, "z": 1 - 1 / 3 - 0.1}
+    for site, tensors in sent.items():
+        spool.put(site, tensors)
+    monkeypatch.setattr(spool_file, "_STRETCH", 999)
+    plain = spool.weighted_mean(weights, types)
+    called: list[int] = []
+    add = spool_file._add_compiled()
+
+    def counted(total, values, weight):
+        called.append(values.itemsize)
+        add(total, values, weight)
+
+    monkeypatch.setattr(spool_file, "_COMPILED_FROM", 3 * 3 * 5007)
+    monkeypatch.setattr(spool_file, "_add_compiled", lambda: counted)
+    compiled = spool.weighted_mean(weights, types)
+    assert {key: tensor.numpy().tobytes() for key, tensor in compiled.items()} == {
+        key: tensor.numpy().tobytes() for key, tensor in plain.items()
+    }
+    assert set(called) == {4, 8}  # float32 as it is stored, the other cast before
+    called.clear()
+    monkeypatch.setattr(spool_file, "_COMPILED_FROM", 3 * 3 * 5007 + 1)
+    spool.weighted_mean(weights, types)
+    assert not called
