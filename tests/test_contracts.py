@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.kit import hardened, proxy
-from fedretina.storage import write_json
-from fedretina_papers.packed import read_packed
+from fedretina.loop import run_loop
 
 CUSTOM = Path(__file__).resolve().parents[1] / "custom"
 PRODUCT = sorted((CUSTOM / "fedretina").rglob("*.py"))
@@ -160,13 +159,13 @@ print("LOADED")
 """
 
 
-def test_what_only_looks_loads_no_torch(tmp_path):
-    run, *_ = read_packed(CUSTOM.parent / "benchmarks" / "results" / "real_fundus.jsonl.gz").values()
-    write_json(tmp_path / "run" / "server" / "results.json", run["results"])
-    said = fresh(LOOKS, str(tmp_path))
+def test_what_only_looks_loads_no_torch(tiny, phantoms, tmp_path):
+    experiment = tiny(phases=[{"name": "train", "rounds": 1}])
+    run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path / "runs", "spring")
+    said = fresh(LOOKS, str(tmp_path / "runs"))
     shown, _, loaded = said.stdout.partition("LOADED\n")
     assert (said.returncode, loaded.split()) == (0, []), said.stderr
-    assert "aptos2019" in shown
+    assert "site-2" in shown
 
 
 COMMAND = f"""

@@ -52,15 +52,15 @@ def benchmark(
 ) -> None:
     """Run the benchmark NAME and write its tables: a paper's, `paper-size` or `gpu`.
 
-    The papers' are `feduaa`, `oct`, `oct-labels`, and those of FedEE, named below.
+    The papers' are `feduaa`, `oct`, and those of FedEE, named below.
 
     `f1`, `f2`, `e1`, `trunk`, `o1` (scans, at 4, 8 and 16 clients), `p1` and `p1-photographs` are blocks of draws with
     their controls, on an encoder that stands still; in `f3` networks train whole beside it (docs/paper_tables.md).
     `p1-oct` and `p1-fundus` pre-train the encoders of the last three without labels, some minutes more with each call;
     --encoders is their folder.
 
-    `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
-    `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
+    FedEE's tables are those of `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`,
+    `fedee-heart` and `fedee-activity`.
     `paper-size` takes the papers' networks and images, for a machine with a GPU that is lent for minutes: it does the
     most telling runs first, ends within --minutes, and goes on in the next call, on any machine that OUT is taken to.
 

@@ -19,9 +19,6 @@ from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.gpu.page import write_gpu_page
 from fedretina_papers.gpu.plan import GpuPlan
 from fedretina_papers.gpu.run import run_gpu
-from fedretina_papers.label_efficiency import run_labels
-from fedretina_papers.label_page import write_label_page
-from fedretina_papers.label_plan import LabelPlan
 from fedretina_papers.oct_page import write_oct_page
 from fedretina_papers.one_run import sites_of
 from fedretina_papers.page import write_benchmark_page
@@ -90,14 +87,6 @@ def _rows(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     return Prepared(lambda out, jobs, tell, read: run_benchmark(plan, out, jobs, tell, read), _compare, cases)
 
 
-def _labels(settings: Mapping[str, Any], limits: Limits) -> Prepared:
-    plan = LabelPlan.read(settings)
-    limits.require_none(plan.name)
-    return Prepared(
-        lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), _compare, lambda out, page: False
-    )
-
-
 def _paper_size(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = PaperSizePlan.read(settings)
 
@@ -151,7 +140,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "feduaa": Kind(_rows, write_benchmark_page),
         "oct": Kind(_rows, write_oct_page),
         "fedee": Kind(_rows, write_fedee_page),
-        "oct_labels": Kind(_labels, write_label_page),
         "first_phase": Kind(
             _first_phase,
             _without_pictures(write_first_phase_page),

@@ -102,7 +102,7 @@ class BenchmarkPlan(BaseModel):
     alpha: float = Field(default=0.1, gt=0, lt=1)
     printed: Literal["pamap2", "isic2019", "physionet2016"] | None = None
     energy: EnergySettings = EnergySettings()
-    paper: Literal["feduaa", "oct", "oct_labels", "fedee"] = "feduaa"
+    paper: Literal["feduaa", "oct", "fedee"] = "feduaa"
 
     @model_validator(mode="before")
     @classmethod

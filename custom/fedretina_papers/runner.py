@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -10,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedretina.child import end_with
 from fedretina.errors import FedretinaError, SettingsError
 from fedretina.evaluation.model_selection import best_step, candidates
 from fedretina.storage import folder_lock, read_json, write_json
@@ -254,7 +256,8 @@ def _outcomes(do: Callable[[Work], str], works: Sequence[Work], jobs: int) -> It
     if jobs == 1 or len(works) < 2:
         yield from ((work, partial(do, work)) for work in works)
         return
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
+    spawn, mine = get_context("spawn"), (os.getpid(),)
+    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=mine) as pool:
         futures: Mapping[Future[str], Work] = {pool.submit(do, work): work for work in works}
         try:
             yield from ((futures[future], future.result) for future in as_completed(futures))

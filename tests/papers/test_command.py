@@ -77,7 +77,7 @@ def test_what_is_asked_wrongly_is_a_sentence(tmp_path):
         (("feduaa", "--render"), "holds no results of a benchmark to render: run it first, without --render."),
         (("feduaa", "--seeds", "one"), "no whole numbers"),
         (("feduaa", "--site", "here"), "NAME=FILE"),
-        (("oct-labels", "--rows", "scratch_1"), "no rows to choose from"),
+        (("p1-oct", "--rows", "scratch_1"), "no rows to choose from"),
         (("oct", "--phantoms", "site-1,site-4"), "name sites or spare_sites"),
     ):
         done = run(*words, "--out", tmp_path / "out")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fedretina.errors import SettingsError
-from fedretina_papers.label_plan import LabelPlan
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.published_oct import published_oct
 
@@ -89,7 +88,6 @@ def test_the_plans_that_come_with_the_package():
     )
     personal = [choice for choice in with_classes.rows if choice.name in ("oct_centralised", "oct_moco_feduaa")]
     assert [with_classes.experiment_of(choice, 1, {}).classes for choice in personal] == [None, None]
-    LabelPlan.read(preset("oct-labels"))
 
 
 def test_a_head_that_travels_is_not_called_personal():

@@ -9,9 +9,6 @@ from fedretina.cli import main
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STORED = {
-    "feduaa": "feduaa_benchmark",
-    "oct": "oct_benchmark",
-    "oct-labels": "oct_labels",
     "fedee": "fedee_benchmark",
     "fedee-oct": "fedee_oct",
     "fedee-dermoscopy": "fedee_dermoscopy",

@@ -20,8 +20,6 @@ from benchmarks import (
     promise,
     promise_page,
     proportions,
-    real_fundus,
-    real_fundus_page,
     sizing,
     small_sites,
     small_sites_page,
@@ -32,11 +30,7 @@ from benchmarks import (
 
 from fedretina.data.phantoms.draw import write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.site_data import load_site_data
-from fedretina.loop import run_loop
-from fedretina.settings.experiment import Experiment
-from fedretina.settings.site import read_data_settings
-from fedretina.storage import read_json, write_json
+from fedretina.storage import read_json
 from fedretina_papers.packed import read_packed
 
 SITES = ("site-1", "site-2")
@@ -182,24 +176,6 @@ def run_sizing(bench):
     assert page.count("| `feduaa` |") == 2 * len(sizing.NETWORKS)
 
 
-def run_real_fundus(bench):
-    """Its row of the whole path goes through the simulator; the other one is there already, and is not run again."""
-    stored, page = bench.store(real_fundus), bench.page(real_fundus_page)
-    bench.set(real_fundus_page, "PICTURES", bench.folder / "pictures")
-    bench.set(real_fundus, "SITES", SITES)
-    small = {**real_fundus.EXPERIMENT, **SMALL, "quorum": 2, "phases": [{"name": "train", "rounds": 1}]}
-    bench.set(real_fundus, "EXPERIMENT", small)
-    words = ["--sites", bench.hospitals / "{SITE_NAME}" / "site.yaml", "--seeds", "1", "--scratch", bench.folder]
-    alone = Experiment.resolve({**small, "row": "singleset", "seed": 1})
-    sites = {site: read_data_settings(bench.hospitals / site / "site.yaml", site) for site in SITES}
-    data = {site: load_site_data(site, own, alone.images, 1, bench.folder / site) for site, own in sites.items()}
-    results = run_loop(alone, data, bench.folder, "alone")
-    write_json(bench.folder / "stored" / "singleset-1.json", {"seconds": 1, "results": results})
-    bench.main(real_fundus, *words)
-    assert [run["seconds"] == 1 for run in read_packed(stored).values()] == [False, True]
-    assert page.exists()
-
-
 STUDIES = {
     "small_sites": run_small_sites,
     "promise": run_promise,
@@ -209,7 +185,6 @@ STUDIES = {
     "hostile_site": run_hostile_site,
     "proportions": run_proportions,
     "sizing": run_sizing,
-    "real_fundus": run_real_fundus,
 }
 
 

@@ -6,27 +6,24 @@ the two would else leave the parent to be killed, and the whole job with it.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import logging
 import os
-import signal
 import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedretina.child import end_with
 from fedretina.garbage import end_quickly
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
     """Read an order, do it, write the answer: the child's whole life."""
     parent, asked, answered = int(arguments[0]), Path(arguments[1]), Path(arguments[2])
-    _die_with(parent)
+    end_with(parent)
     _be_the_first_to_go()
     end_quickly()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
@@ -60,13 +57,6 @@ def _answered(asked: Path, answered: Path) -> dict[str, Any]:
         return {"error": type(error).__name__, **says, "notes": list(error.notes)}
     except Exception as error:  # noqa: BLE001 - the parent logs its trace at the site, and tells its class alone
         return {"error": type(error).__name__, "says": traceback.format_exc()}
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before it was asked
-        sys.exit(1)
 
 
 def _be_the_first_to_go() -> None:

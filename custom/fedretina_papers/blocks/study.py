@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
@@ -10,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from fedretina.child import end_with
 from fedretina.errors import FedretinaError, SettingsError, StateError
 from fedretina.storage import folder_lock, read_json, write_json
 from fedretina_papers.blocks.plan import BlockPlan, BlockRow
@@ -82,7 +84,8 @@ def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Ou
             yield from block.runs(draw)
         return
     settings = block.plan.model_dump(mode="json")
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
+    spawn, mine = get_context("spawn"), (os.getpid(),)
+    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=mine) as pool:
         try:
             cases = dict.fromkeys(draw.case for draw in draws)
             asked = [(case, row.name) for case in cases for row in block.plan.rows if row.tune]
