@@ -76,8 +76,8 @@ def measure(scratch: Path, quick: bool = False) -> Result:
             "Mixing is the weighted mean alone, in float64; reading is one pass of as many threads over the same files "
             "that sums their bytes; both find them in the page cache and are taken in turn. Closing is the mean with "
             "the checks, the digest and the durable write of the model.",
-            "With the extra `fast` a server mixes by a compiled loop where the sites' numbers are 2^30 and more, as with 64 "
-            "updates here and not with 4; the bits are the same without.",
+            "With the extra `fast` a server mixes by a compiled loop where the sites' numbers are 2^30 and more, as "
+            "with 64 updates here and not with 4; the bits are the same without.",
         ],
     )
 
