@@ -18,8 +18,10 @@ from fedretina.child import end_with
 
 if __name__ == "__main__":
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)) as pool:
-        print(pool.submit(os.getpid).result(), flush=True)
-        pool.submit(time.sleep, 600)
+        child, work = pool.submit(os.getpid).result(), pool.submit(time.sleep, 600)
+        while not work.running():
+            time.sleep(0.01)
+        print(child, flush=True)
         time.sleep(600)
 """
 
@@ -34,9 +36,13 @@ def test_a_child_in_the_middle_of_its_work_ends_with_a_parent_that_was_killed(tm
         os.kill(parent.pid, how)
         parent.wait(20)
     deadline = time.monotonic() + 20
-    while _runs(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(child)
+    try:
+        while _runs(child) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not _runs(child)
+    finally:
+        if _runs(child):
+            os.kill(child, signal.SIGKILL)
 
 
 def _runs(process):

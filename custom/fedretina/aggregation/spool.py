@@ -252,10 +252,10 @@ def _walk(
     visit: Visit[Found],
     as_stored: bool = False,
 ) -> list[Found]:
-    """As `Spool.walk`, of so many numbers from the begin of each key on; numbers of float32 as such where asked for."""
+    """As `Spool.walk`, of so many numbers from the begin of each key on; `as_stored` hands float32 over as read."""
     raw, even = Buffers(), Buffers()
 
-    def numbers(key: str, which: slice) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    def numbers(key: str, which: slice) -> Iterator[tuple[str, NDArray[Any]]]:
         size = which.stop - which.start
         read = raw.of(size, files[0].dtype(key))
         known = read if read.dtype is not torch.bfloat16 else even.of(size, torch.float32)
@@ -302,7 +302,11 @@ def _add_compiled() -> _Add | None:
         for place in range(total.size):
             total[place] += weight * np.float64(values[place])
 
-    compiled = numba.njit("void(float64[::1], float32[::1], float64)", nogil=True)(loop)
+    try:
+        compiled = numba.njit("void(float64[::1], float32[::1], float64)", nogil=True)(loop)
+    except Exception as error:  # noqa: BLE001 - whatever it is, NumPy can do without it
+        _log.warning("Numba cannot compile, so that updates are mixed by NumPy: %s", error)
+        return None
 
     def add(total: NDArray[np.float64], values: NDArray[Any], weight: float) -> None:
         (compiled if values.dtype == np.float32 else _add_in_two_passes)(total, values, weight)

@@ -27,7 +27,7 @@ HELD = "sums_both_held"
 """The same with the default policy too, which keeps grades of few patients out of the message."""
 JOINED = "joined"
 """Heads from sums over all stages joined with FedAvg's, a row of our own."""
-BLOCKS = ("f1", "f2", "e1", "o1", "p1", "p1_photographs", "f3")
+BLOCKS = ("f1", "f2", "trunk", "e1", "o1", "p1", "p1_photographs", "f3")
 _FIGURE = "referable_auc"
 _FIRST = (_FIGURE, "kappa")
 
@@ -177,8 +177,8 @@ def write_results(results: Path, docs: Path) -> None:
     Raises:
         StateError: A block is missing or damaged.
     """
-    blocks = [stored_block(results / f"{name}{SUFFIX}") for name in BLOCKS]
-    f1, f2, e1, o1, *_ = blocks
+    blocks = {name: stored_block(results / f"{name}{SUFFIX}") for name in BLOCKS}
+    f1, f2, e1, o1 = (blocks[name] for name in ("f1", "f2", "e1", "o1"))
     write_page(
         "does_it_help.md.j2",
         docs / "does_it_help.md",
@@ -196,7 +196,7 @@ def write_results(results: Path, docs: Path) -> None:
         uncounted=uncounted(o1.plan, o1.sets, [case for case, sizes in o1.cases if sizes]),
         doubt=against_alone(e1, SHARED, "error_auroc"),
     )
-    cases = [(block.plan, case, sizes) for block in blocks for case, sizes in block.cases if sizes]
+    cases = [(block.plan, case, sizes) for block in blocks.values() for case, sizes in block.cases if sizes]
     leads = [(plan, case, lead_table(plan, sizes)) for plan, case, sizes in cases]
     alike = f1.cases[0][1]
     places = {one: [place(f1.plan, runs, JOINED, one) for runs in alike.values()] for one in (*_FIRST, "auc")}

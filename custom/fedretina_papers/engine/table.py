@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedretina.report.text import NONE, count, number, percent
 from fedretina_papers.engine.records import Figure, Records
-from fedretina_papers.markdown import NOT_RUN, chance, interval, signed, spread, table
+from fedretina_papers.markdown import NOT_RUN, chance, interval, spread, table
 from fedretina_papers.statistics.paired_seeds import seed_test, smallest_seen
 
 Show = Callable[[Sequence[float], int], str]
@@ -136,11 +136,6 @@ def mean_number(values: Sequence[float], places: int) -> str:
 def mean_percent(values: Sequence[float], _places: int) -> str:
     """The mean of a share, as per cent."""
     return percent(fmean(values) if values else None)
-
-
-def mean_signed(values: Sequence[float], places: int) -> str:
-    """The mean difference with its sign."""
-    return signed(fmean(values), places) if values else NONE
 
 
 def mean_count(values: Sequence[float], _places: int) -> str:

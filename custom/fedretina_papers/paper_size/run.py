@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fedretina.child import end_with
 from fedretina.errors import FedretinaError, SettingsError, StoppedError
 from fedretina.loop import run_loop
 from fedretina.storage import folder_lock, read_json, write_json
@@ -136,7 +138,8 @@ def _each(
     if jobs == 1:
         yield from ((work, one_work(settings, out, cache, work, budget, keeps)) for work in waiting)
         return
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
+    spawn, mine = get_context("spawn"), (os.getpid(),)
+    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=mine) as pool:
         futures = {pool.submit(one_work, settings, out, cache, work, budget, keeps): work for work in waiting}
         try:
             for future in as_completed(futures):
