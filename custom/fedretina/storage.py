@@ -348,9 +348,12 @@ class TensorFile:
         """
         import torch
 
-        wanted: Any = values.view(torch.uint8).numpy()
-        place = self._places[key].begin + begin * values.element_size()
-        if os.preadv(self._file.fileno(), [wanted], place) != wanted.nbytes:
+        room = values.view(torch.uint8).numpy().data
+        self.read_bytes(self._places[key].begin + begin * values.element_size(), room)
+
+    def read_bytes(self, begin: int, room: memoryview) -> None:
+        """Fill memory with the file's bytes from one on."""
+        if os.preadv(self._file.fileno(), [room], begin) != len(room):
             raise StateError(f"{self._path} ends too early: restore it from a backup.")
 
 

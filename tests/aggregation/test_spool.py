@@ -154,9 +154,9 @@ def test_tensors_that_lie_one_behind_another_are_read_as_one(tmp_path, monkeypat
     for tensors in sent.values():
         tensors["n"] = torch.tensor([7, 8])
     reads = []
-    read_into = TensorFile.read_into
+    read_bytes = TensorFile.read_bytes
     monkeypatch.setattr(
-        TensorFile, "read_into", lambda file, key, *rest: (reads.append(key), read_into(file, key, *rest))[1]
+        TensorFile, "read_bytes", lambda file, begin, room: (reads.append(begin), read_bytes(file, begin, room))[1]
     )
     together = Spool(tmp_path / "together")
     for site, tensors in sent.items():
@@ -187,10 +187,10 @@ def test_the_compiled_sum_has_the_bits_of_the_other_signs_of_zero_and_what_is_no
     odd = torch.tensor([0.0, -0.0, 1e-42, -3e38, 3e38, float("inf"), float("nan")])
     sent = {
         site: {key: torch.cat([torch.randn(5000, generator=made).exp(), odd]).to(dtype) for key, dtype in types.items()}
-        for site in ("x", "y", "z")
+        for site in "rstuvwxyz"
     }
     sent["y"]["a"][-7:] = -sent["y"]["a"][-7:]
-    spool, weights = Spool(tmp_path / "s"), {"x": 1 / 3, "y": 0.1, "z": 1 - 1 / 3 - 0.1}
+    spool, weights = Spool(tmp_path / "s"), {site: (1 + place) / 45 for place, site in enumerate(sorted(sent))}
     for site, tensors in sent.items():
         spool.put(site, tensors)
     monkeypatch.setattr(spool_file, "_STRETCH", 999)
@@ -198,18 +198,29 @@ def test_the_compiled_sum_has_the_bits_of_the_other_signs_of_zero_and_what_is_no
     called: list[int] = []
     add = spool_file._add_compiled()
 
-    def counted(total, values, weight):
-        called.append(values.itemsize)
-        add(total, values, weight)
+    def counted(total, several):
+        called.extend((len(several), values.itemsize) for values, _ in several)
+        add(total, several)
 
-    monkeypatch.setattr(spool_file, "_COMPILED_FROM", 3 * 3 * 5007)
+    monkeypatch.setattr(spool_file, "_COMPILED_FROM", 9 * 3 * 5007)
     monkeypatch.setattr(spool_file, "_add_compiled", lambda: counted)
     compiled = spool.weighted_mean(weights, types)
     assert {key: tensor.numpy().tobytes() for key, tensor in compiled.items()} == {
         key: tensor.numpy().tobytes() for key, tensor in plain.items()
     }
-    assert set(called) == {4, 8}  # float32 as it is stored, the other cast before
+    assert set(called) == {(4, 4), (1, 8)}  # float32 as it is stored, four sites at once; the other cast before
     called.clear()
-    monkeypatch.setattr(spool_file, "_COMPILED_FROM", 3 * 3 * 5007 + 1)
+    for few in (5, 4, 2):  # the first site begins the total: four, three and one are left
+        sites = sorted(sent)[:few]
+        monkeypatch.setattr(spool_file, "_COMPILED_FROM", 0)
+        some = spool.weighted_mean({site: weights[site] for site in sites}, types)
+        monkeypatch.setattr(spool_file, "_COMPILED_FROM", 2**60)
+        other = spool.weighted_mean({site: weights[site] for site in sites}, types)
+        assert {key: tensor.numpy().tobytes() for key, tensor in some.items()} == {
+            key: tensor.numpy().tobytes() for key, tensor in other.items()
+        }
+    assert {size for size, _ in called} == {1, 3, 4}
+    called.clear()
+    monkeypatch.setattr(spool_file, "_COMPILED_FROM", 9 * 3 * 5007 + 1)
     spool.weighted_mean(weights, types)
     assert not called

@@ -36,27 +36,34 @@ The numbers are the visit's own until it asks for the next site's.
 """
 Adapt = Callable[[str, str, slice, torch.Tensor], torch.Tensor]
 """Changes some of a site's numbers before they are mixed: site, key, their places in the tensor laid flat, float64."""
-_Add = Callable[[NDArray[np.float64], NDArray[Any], float], None]
+_Add = Callable[[NDArray[np.float64], Sequence[tuple[NDArray[Any], float]]], None]
 
 _BLOCK = 2**21  # numbers of all sites that stand side by side at once: 17 MB in float64
 _STRETCH = 2**18  # numbers of one site that are worked on at once
 _THREADS = min(4, os.cpu_count() or 1)
+_AT_ONCE = 4  # sites whose float32 numbers the compiled sum adds in one pass over the total
 _COMPILED_FROM = 2**30
 """Numbers of all sites, from which a round saves more than a fifth of a second by the compiled sum. Fewer are not worth
 the second that it takes to load and compile, nor its memory."""
 
 
 class Buffers(threading.local):
-    """Memory that a thread uses again for each stretch: to be given fresh pages takes as long as all that is done."""
+    """Memory that a thread uses again for each stretch: to be given fresh pages takes as long as all that is done.
 
-    def __init__(self) -> None:
+    Args:
+        stretches: Room for so many of one type. NumPy asks the kernel for huge pages where all is 4 MB or more.
+    """
+
+    def __init__(self, stretches: int = 1) -> None:
+        self._stretches = stretches
         self._held: dict[torch.dtype, torch.Tensor] = {}
 
-    def of(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """Room for some numbers, at most a stretch; what it held is of no use any more."""
+    def of(self, size: int, dtype: torch.dtype, place: int = 0) -> torch.Tensor:
+        """Room for some numbers, at most a stretch, in one of the places; what it held is of no use any more."""
         if dtype not in self._held:
-            self._held[dtype] = torch.empty(_STRETCH, dtype=dtype)
-        return self._held[dtype][:size]
+            room = np.empty(self._stretches * _STRETCH * dtype.itemsize, np.uint8)
+            self._held[dtype] = torch.from_numpy(room).view(dtype)
+        return self._held[dtype][place * _STRETCH : place * _STRETCH + size]
 
 
 class Spool:
@@ -157,13 +164,19 @@ class Spool:
 
         def mix(key: str, which: slice, numbers: Iterator[tuple[str, NDArray[Any]]]) -> None:
             total = buffers.of(which.stop - which.start, torch.float64)
+            summed = total.numpy()
+            waiting: list[tuple[NDArray[Any], float]] = []
             for site, share in numbers:
                 if adapt is not None:
                     share[:] = adapt(site, key, which, torch.from_numpy(share)).numpy()
                 if site == sites[0]:
-                    np.multiply(share, weights[site], out=total.numpy(), dtype=np.float64)
-                else:
-                    add(total.numpy(), share, weights[site])
+                    np.multiply(share, weights[site], out=summed, dtype=np.float64)
+                    continue
+                waiting.append((share, weights[site]))
+                if len(waiting) == (_AT_ONCE if share.dtype == np.float32 else 1):
+                    add(summed, waiting)
+                    waiting = []
+            add(summed, waiting)
             begin = which.start
             while begin < which.stop:  # the stretch may go over several tensors
                 name, at = places[key].at(begin)
@@ -252,23 +265,32 @@ def _walk(
     visit: Visit[Found],
     as_stored: bool = False,
 ) -> list[Found]:
-    """As `Spool.walk`, of so many numbers from the begin of each key on; `as_stored` hands float32 over as read."""
-    raw, even = Buffers(), Buffers()
+    """As `Spool.walk`, of so many numbers from the begin of each key on; `as_stored` hands float32 over as read.
+
+    So handed over, a site's numbers are the visit's own until it has asked for those of `_AT_ONCE` sites more.
+    """
+    places = _AT_ONCE if as_stored else 1
+    raw, even = Buffers(places), Buffers()
 
     def numbers(key: str, which: slice) -> Iterator[tuple[str, NDArray[Any]]]:
         size = which.stop - which.start
-        read = raw.of(size, files[0].dtype(key))
-        known = read if read.dtype is not torch.bfloat16 else even.of(size, torch.float32)
-        # NumPy, since torch would start threads of its own in each of these.
+        dtype = files[0].dtype(key)
+        reads = [raw.of(size, dtype, place) for place in range(places)]
+        # Once for all sites, since threads wait for each other's Python.
+        rooms = [read.view(torch.uint8).numpy().data for read in reads]
+        shown = [read.numpy() for read in reads] if as_stored and dtype is torch.float32 else []
+        begin = which.start * dtype.itemsize
+        # NumPy, since torch would start threads of its own in each of these; it does not know bfloat16.
         values = even.of(size, torch.float64).numpy()
-        for site, file in zip(sites, files, strict=True):
-            file.read_into(key, which.start, read)
-            if as_stored and read.dtype is torch.float32:
-                yield site, read.numpy()
+        between = even.of(size, torch.float32) if dtype is torch.bfloat16 else None
+        for number, (site, file) in enumerate(zip(sites, files, strict=True)):
+            place = number % places
+            file.read_bytes(file.begin(key) + begin, rooms[place])
+            if shown:
+                yield site, shown[place]
                 continue
-            if known is not read:
-                known.copy_(read)  # NumPy does not know the type
-            np.copyto(values, known.numpy())
+            read = reads[place]
+            np.copyto(values, (read if between is None else between.copy_(read)).numpy())
             yield site, values
 
     def work(key: str, which: slice) -> Found:
@@ -280,36 +302,61 @@ def _walk(
         return [one.result() for one in asked]
 
 
-def _add_in_two_passes(total: NDArray[np.float64], values: NDArray[Any], weight: float) -> None:
-    """Add weight times values to the total, both float64; the values are lost."""
-    np.multiply(values, weight, out=values)
-    np.add(total, values, out=total)
+def _add_in_two_passes(total: NDArray[np.float64], several: Sequence[tuple[NDArray[Any], float]]) -> None:
+    """Add weight times values of each to the total, all float64; the values are lost."""
+    for values, weight in several:
+        np.multiply(values, weight, out=values)
+        np.add(total, values, out=total)
 
 
 @functools.cache
 def _add_compiled() -> _Add | None:
-    """The same for float32 in one pass and with the same bits, where Numba is installed.
+    """The same for float32 in one pass for `_AT_ONCE` sites and with the same bits, where Numba is installed.
 
-    NumPy writes the cast and the product into the cache and reads them again. The loop keeps both in registers, and
-    without `fastmath` the compiler may not round a product and a sum at once.
+    NumPy writes cast and product into the cache and reads them again, and the total for every site. The loop keeps all
+    three in registers; without `fastmath` the compiler may neither change the order nor round twice at once.
     """
     try:
         import numba
     except ImportError:
         return None
 
-    def loop(total: NDArray[np.float64], values: NDArray[np.float32], weight: float) -> None:
-        for place in range(total.size):
-            total[place] += weight * np.float64(values[place])
+    def one(total: NDArray[np.float64], a: NDArray[np.float32], p: float) -> None:
+        for i in range(total.size):
+            total[i] += p * np.float64(a[i])
 
+    def four(
+        total: NDArray[np.float64],
+        a: NDArray[np.float32],
+        b: NDArray[np.float32],
+        c: NDArray[np.float32],
+        d: NDArray[np.float32],
+        p: float,
+        q: float,
+        r: float,
+        s: float,
+    ) -> None:
+        for i in range(total.size):
+            first = (total[i] + p * np.float64(a[i])) + q * np.float64(b[i])
+            total[i] = (first + r * np.float64(c[i])) + s * np.float64(d[i])
+
+    rows, numbers = ", float32[::1]", ", float64"
     try:
-        compiled = numba.njit("void(float64[::1], float32[::1], float64)", nogil=True)(loop)
+        add_one = numba.njit(f"void(float64[::1]{rows}{numbers})", nogil=True)(one)
+        add_four = numba.njit(f"void(float64[::1]{rows * 4}{numbers * 4})", nogil=True)(four)
     except Exception as error:  # noqa: BLE001 - whatever it is, NumPy can do without it
         _log.warning("Numba cannot compile, so that updates are mixed by NumPy: %s", error)
         return None
 
-    def add(total: NDArray[np.float64], values: NDArray[Any], weight: float) -> None:
-        (compiled if values.dtype == np.float32 else _add_in_two_passes)(total, values, weight)
+    def add(total: NDArray[np.float64], several: Sequence[tuple[NDArray[Any], float]]) -> None:
+        if len(several) == _AT_ONCE:
+            add_four(total, *(values for values, _ in several), *(weight for _, weight in several))
+            return
+        for values, weight in several:
+            if values.dtype == np.float32:
+                add_one(total, values, weight)
+            else:
+                _add_in_two_passes(total, [(values, weight)])
 
     return add
 
