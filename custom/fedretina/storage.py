@@ -306,6 +306,11 @@ class TensorFile:
         self._file.close()
 
     @property
+    def places(self) -> Mapping[str, Place]:
+        """Where each tensor lies."""
+        return self._places
+
+    @property
     def keys(self) -> list[str]:
         """The tensors' keys, sorted."""
         return sorted(self._places)

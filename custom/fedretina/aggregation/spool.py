@@ -112,6 +112,7 @@ class Spool:
 
     def discard(self, site: str) -> None:
         """Forget one site's tensors."""
+        self._places.pop(site, None)
         self._path(site).unlink(missing_ok=True)
 
     def tensor(self, site: str, key: str) -> torch.Tensor:
@@ -218,7 +219,9 @@ class Spool:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _open(self, site: str) -> TensorFile:
-        return TensorFile(self._path(site), self._places.get(site))
+        file = TensorFile(self._path(site), self._places.get(site))
+        self._places[site] = file.places  # its header is read once, however often a round passes over the updates
+        return file
 
     def _path(self, site: str) -> Path:
         return self._folder / f"{require_name(site, 'site')}.update"
