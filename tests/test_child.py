@@ -11,14 +11,12 @@ import pytest
 
 PARENT = """
 import os, time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
-from fedretina.child import end_with
+from fedretina.child import pool
 
 if __name__ == "__main__":
-    with ProcessPoolExecutor(1, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)) as pool:
-        child, work = pool.submit(os.getpid).result(), pool.submit(time.sleep, 600)
+    with pool(1) as workers:
+        child, work = workers.submit(os.getpid).result(), workers.submit(time.sleep, 600)
         while not work.running():
             time.sleep(0.01)
         print(child, flush=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from fedretina.child import pool
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
@@ -101,8 +100,8 @@ def measure_side_by_side(plan: BenchmarkPlan, out: Path, tell: Callable[[int, in
     asked = {name: _words(method) for name, method in methods.items()}
     if path.exists() and read_json(path).get("asked") == asked:
         return
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        times = pool.submit(_timed, methods).result()
+    with pool(1) as workers:
+        times = workers.submit(_timed, methods).result()
     found = {}
     for name, method in methods.items():
         trained = name != "Deep Ens."

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from fedretina.child import pool
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
@@ -75,8 +74,8 @@ def network_costs(experiment: Experiment) -> dict[str, Any]:
     )
     answer = Workload(build, side, 1, train=False, device=chosen["device"], threads=chosen["threads"])
     memory = peak_memory(step, chosen["device"])
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        seconds = pool.submit(_timed, answer).result()
+    with pool(1) as workers:
+        seconds = workers.submit(_timed, answer).result()
     return {**chosen, **counted._asdict(), "memory_bytes": memory.step, "memory_of": memory.source, "seconds": seconds}
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedretina.child import end_with
+from fedretina.child import pool
 from fedretina.errors import FedretinaError, SettingsError
 from fedretina.evaluation.model_selection import best_step, candidates
 from fedretina.storage import folder_lock, read_json, write_json
@@ -256,13 +254,12 @@ def _outcomes(do: Callable[[Work], str], works: Sequence[Work], jobs: int) -> It
     if jobs == 1 or len(works) < 2:
         yield from ((work, partial(do, work)) for work in works)
         return
-    spawn, mine = get_context("spawn"), (os.getpid(),)
-    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=mine) as pool:
-        futures: Mapping[Future[str], Work] = {pool.submit(do, work): work for work in works}
+    with pool(jobs) as workers:
+        futures: Mapping[Future[str], Work] = {workers.submit(do, work): work for work in works}
         try:
             yield from ((futures[future], future.result) for future in as_completed(futures))
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            workers.shutdown(wait=False, cancel_futures=True)
             raise
 
 

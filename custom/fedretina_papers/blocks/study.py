@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, as_completed
 from contextlib import suppress
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedretina.child import end_with
+from fedretina.child import pool
 from fedretina.errors import FedretinaError, SettingsError, StateError
 from fedretina.storage import folder_lock, read_json, write_json
 from fedretina_papers.blocks.plan import BlockPlan, BlockRow
@@ -84,14 +82,13 @@ def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Ou
             yield from block.runs(draw)
         return
     settings = block.plan.model_dump(mode="json")
-    spawn, mine = get_context("spawn"), (os.getpid(),)
-    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=mine) as pool:
+    with pool(jobs) as workers:
         try:
             cases = dict.fromkeys(draw.case for draw in draws)
             asked = [(case, row.name) for case in cases for row in block.plan.rows if row.tune]
-            for tuned in [pool.submit(_tune, settings, block.out, *one) for one in asked]:
+            for tuned in [workers.submit(_tune, settings, block.out, *one) for one in asked]:
                 tuned.result()
-            for future in as_completed([pool.submit(_runs, settings, block.out, draw) for draw in draws]):
+            for future in as_completed([workers.submit(_runs, settings, block.out, draw) for draw in draws]):
                 yield from future.result()
         except BrokenExecutor as error:
             raise StateError(
@@ -99,7 +96,7 @@ def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Ou
                 "with fewer --jobs."
             ) from error
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            workers.shutdown(wait=False, cancel_futures=True)
             raise
 
 

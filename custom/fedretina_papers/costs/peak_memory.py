@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import resource
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from fedretina.child import pool
 from fedretina.errors import SettingsError, TrainingError
 
 if TYPE_CHECKING:  # the process that measures holds no more than its step needs
@@ -53,9 +52,9 @@ def peak_memory(prepare: Prepare, device: Literal["cpu", "cuda"] = "cpu", steps:
     """
     if steps < 1:
         raise SettingsError(f"the memory of {steps} steps was asked for: use 1 or more.")
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+    with pool(1) as workers:
         try:
-            return pool.submit(_measured, prepare, device, steps).result()
+            return workers.submit(_measured, prepare, device, steps).result()
         except BrokenProcessPool as error:
             raise TrainingError(
                 "the process that measured a step was killed, most likely for want of memory: use a smaller batch, "

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import BrokenExecutor, as_completed
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 
-from fedretina.child import end_with
+from fedretina.child import pool
 from fedretina.errors import FedretinaError, SettingsError, StoppedError
 from fedretina.loop import run_loop
 from fedretina.storage import folder_lock, read_json, write_json
@@ -138,9 +136,8 @@ def _each(
     if jobs == 1:
         yield from ((work, one_work(settings, out, cache, work, budget, keeps)) for work in waiting)
         return
-    spawn, mine = get_context("spawn"), (os.getpid(),)
-    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=mine) as pool:
-        futures = {pool.submit(one_work, settings, out, cache, work, budget, keeps): work for work in waiting}
+    with pool(jobs) as workers:
+        futures = {workers.submit(one_work, settings, out, cache, work, budget, keeps): work for work in waiting}
         try:
             for future in as_completed(futures):
                 try:
@@ -150,7 +147,7 @@ def _each(
                     ran = Ran(False, f"failed: {said}", said)
                 yield futures[future], ran
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            workers.shutdown(wait=False, cancel_futures=True)
             raise
 
 
