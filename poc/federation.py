@@ -15,7 +15,8 @@ from pathlib import Path
 from fedretina.errors import AdminError, FedretinaError, SettingsError, UnreachableError
 from fedretina.flare.admin_jobs import all_jobs
 from fedretina.flare.admin_session import AdminSession
-from fedretina.storage import folder_lock, require_name
+from fedretina.locks import folder_lock
+from fedretina.storage import require_name
 from poc.processes import belonging, end_all, start_kit
 from poc.project import ADMIN, NAME, SERVER, write_project
 

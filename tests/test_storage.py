@@ -13,6 +13,7 @@ from fedretina import storage
 from fedretina.errors import DataError, StateError
 from fedretina.exchange.noise import noise_key
 from fedretina.kit import authority
+from fedretina.locks import folder_lock
 from fedretina.storage import filled_folder
 
 STATE = {"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "n": torch.tensor(7)}
@@ -94,18 +95,18 @@ def test_records_are_strict_json(tmp_path):
 
 def test_a_held_folder_is_refused_and_free_after_its_holder_died(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from fedretina.storage import folder_lock\n"
+        "import sys, time; from pathlib import Path; from fedretina.locks import folder_lock\n"
         "with folder_lock(Path(sys.argv[1]), 0): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline().strip() == "held"
-        with pytest.raises(StateError, match="in use by another process"), storage.folder_lock(tmp_path, 0.3):
+        with pytest.raises(StateError, match="in use by another process"), folder_lock(tmp_path, 0.3):
             pass
     finally:
         holder.kill()
         holder.wait()
-    with storage.folder_lock(tmp_path, 0):  # it is free, without a wait
+    with folder_lock(tmp_path, 0):  # it is free, without a wait
         pass
 
 
@@ -115,7 +116,7 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next_lock(tmp_pat
     kept = [tmp_path / "x.safetensors", tmp_path / ".notes.tmp", tmp_path / "final" / "a.123.tmp"]
     for path in (*left, *kept):
         path.write_text("half")
-    with storage.folder_lock(tmp_path, 0):
+    with folder_lock(tmp_path, 0):
         assert not any(path.exists() for path in left)
         assert all(path.exists() for path in kept)
 
@@ -193,8 +194,8 @@ def test_a_folder_is_filled_wholly_or_not_at_all(tmp_path):
 
 
 def test_a_locked_folder_is_the_owners_alone(tmp_path, rights):
-    with storage.folder_lock(tmp_path / "run" / "site-1", 0):
+    with folder_lock(tmp_path / "run" / "site-1", 0):
         assert stat.S_IMODE((tmp_path / "run" / "site-1").stat().st_mode) == 0o700
     (tmp_path / "open").mkdir()
-    with storage.folder_lock(tmp_path / "open", 0):  # one that its owner opened to others on purpose stays so
+    with folder_lock(tmp_path / "open", 0):  # one that its owner opened to others on purpose stays so
         assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o755

@@ -14,9 +14,10 @@ from fedretina.data.site_data import SiteData, pools
 from fedretina.errors import FedretinaError, RefusedError, StateError
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, HeadCipher, cipher_for
 from fedretina.local.site import Site
+from fedretina.locks import folder_lock
 from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
-from fedretina.storage import folder_lock, read_json, require_name, require_sites
+from fedretina.storage import read_json, require_name, require_sites
 from fedretina.told import told
 
 _log = logging.getLogger(__name__)

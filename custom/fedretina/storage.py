@@ -9,18 +9,16 @@ are looked at here before they name a folder.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
+import math
 import os
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -36,6 +34,10 @@ FORMAT = 1
 HEADER = "fedretina"
 DROPPED = "dropped"
 """Beginning of the names of the folders that hold what a run left at an end when it went back; nothing reads them."""
+_DTYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
+}
 _TEMPORARY = ".tmp"
 _HALF = ".fedretina.half"  # a folder that is being filled
 
@@ -152,7 +154,7 @@ def erase_half_written(folder: Path, names: str) -> None:
         folder: Nobody else may be writing these files there.
         names: Pattern of the files' names, such as "*.png".
     """
-    for path in folder.glob(f".{names}.*{_TEMPORARY}"):
+    for path in folder.glob(f".{names}.[0-9]*{_TEMPORARY}"):
         path.unlink(missing_ok=True)
 
 
@@ -231,6 +233,132 @@ def open_tensors(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         raise StateError(f"{path} cannot be read ({error}): restore it from a backup.") from error
 
 
+class Place(NamedTuple):
+    """Where a tensor's numbers lie in a file, row by row.
+
+    Attributes:
+        dtype: Its type.
+        shape: Its shape.
+        begin: Its first byte.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+
+
+class StoredTensors(NamedTuple):
+    """Tensors that lie in a file which nobody writes to any more.
+
+    Attributes:
+        path: The file.
+        places: By key.
+    """
+
+    path: Path
+    places: Mapping[str, Place]
+
+
+class TensorFile:
+    """A tensor file that is read stretch by stretch into buffers of the caller; none of its pages stays in memory.
+
+    Its header is read once, where `open_tensors` reads it at each opening; threads may read at the same time.
+
+    Args:
+        path: The file.
+        places: Where its tensors lie; None reads that from the header that `write_tensors` gives a file.
+
+    Raises:
+        StateError: As `open_tensors`; so does `read_into` where the file ends before it should.
+    """
+
+    def __init__(self, path: Path, places: Mapping[str, Place] | None = None) -> None:
+        self._path = path
+        if places is None:
+            with open_tensors(path):  # whether it is whole
+                self._file = path.open("rb", buffering=0)
+            self._places = self._header()
+            return
+        self._places = dict(places)
+        try:
+            self._file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise StateError(f"{path} cannot be read ({error}): restore it from a backup.") from error
+
+    def _header(self) -> dict[str, Place]:
+        import torch
+
+        length = int.from_bytes(self._file.read(8), "little")
+        words = json.loads(self._file.read(length))
+        return {
+            key: Place(getattr(torch, _DTYPES[one["dtype"]]), tuple(one["shape"]), 8 + length + one["data_offsets"][0])
+            for key, one in words.items()
+            if key != "__metadata__"
+        }
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """Where each tensor lies."""
+        return self._places
+
+    @property
+    def keys(self) -> list[str]:
+        """The tensors' keys, sorted."""
+        return sorted(self._places)
+
+    def dtype(self, key: str) -> torch.dtype:
+        """A tensor's type."""
+        return self._places[key].dtype
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """A tensor's shape."""
+        return self._places[key].shape
+
+    def begin(self, key: str) -> int:
+        """A tensor's first byte in the file."""
+        return self._places[key].begin
+
+    def end(self, key: str) -> int:
+        """The byte after a tensor's last."""
+        dtype, shape, begin = self._places[key]
+        return begin + math.prod(shape) * dtype.itemsize
+
+    def tensor(self, key: str) -> torch.Tensor:
+        """One tensor, whole."""
+        import torch
+
+        place = self._places[key]
+        found = torch.empty(place.shape, dtype=place.dtype)
+        if found.numel():
+            self.read_into(key, 0, found.view(-1))
+        return found
+
+    def read_into(self, key: str, begin: int, values: torch.Tensor) -> None:
+        """Read some of a tensor's numbers.
+
+        Args:
+            key: The tensor.
+            begin: Place of the first of them, counted over the whole tensor, laid flat.
+            values: Where they go: contiguous, one dimension, of the tensor's type. More than the tensor has are read
+                from what lies behind it.
+        """
+        import torch
+
+        room = values.view(torch.uint8).numpy().data
+        self.read_bytes(self._places[key].begin + begin * values.element_size(), room)
+
+    def read_bytes(self, begin: int, room: memoryview) -> None:
+        """Fill memory with the file's bytes from one on."""
+        if os.preadv(self._file.fileno(), [room], begin) != len(room):
+            raise StateError(f"{self._path} ends too early: restore it from a backup.")
+
+
 def set_aside(paths: Iterable[Path], folder: Path) -> None:
     """Put files into a folder as well, by a hard link where the disk knows such; what it holds by their names goes.
 
@@ -300,48 +428,6 @@ def filled_folder(folder: Path, what: str) -> Iterator[Path]:
         raise
 
 
-@contextmanager
-def folder_lock(folder: Path, wait_s: float) -> Iterator[int]:
-    """Hold a folder for one process; wait for a holder that is about to end.
-
-    FLARE's old processes outlive a killed server by up to 20 seconds, so a continuation waits for them
-    instead of writing beside them. What a holder that was killed left half written is erased.
-
-    Args:
-        folder: Created when missing, for its owner alone: it will hold models, answers and images of patients.
-        wait_s: How long to wait for the holder, in seconds.
-
-    Yields:
-        The lock's descriptor: a process that inherits it holds the folder as well, until it ends.
-
-    Raises:
-        StateError: The folder is still held after the wait, or cannot be made or written.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        held = open(folder / "lock", "a", encoding="utf-8")  # noqa: SIM115 - closed by the block below
-    except OSError as error:
-        raise StateError(
-            f"the folder {folder} cannot be made or written ({error.strerror}): choose one that you may write to."
-        ) from error
-    with held as handle:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    raise StateError(
-                        f"{folder} is in use by another process: end it, or give this run another name."
-                    ) from error
-                time.sleep(0.2)
-        for depth in ("", "*/"):
-            for left in folder.glob(f"{depth}.*.[0-9]*{_TEMPORARY}"):
-                left.unlink(missing_ok=True)
-        yield handle.fileno()
-
-
 def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True, named: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}{_TEMPORARY}")
     try:
@@ -369,42 +455,3 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextmanager
-def held_lines(path: Path, mode: int = 0o666) -> Iterator[tuple[FileIO, bytes]]:
-    """Hold a file of lines that is only appended to, for one process at a time; make it where there is none.
-
-    What a power cut or a full disk left unfinished behind the last whole line goes.
-
-    Args:
-        path: The file.
-        mode: Its rights where it is made, less the process's umask.
-
-    Yields:
-        The file, unbuffered, for `append_line`, and its whole lines without the last line's end; no bytes of an empty
-        file.
-
-    Raises:
-        OSError: The file or its folder cannot be made, read or written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
-    with os.fdopen(descriptor, "a+b", buffering=0) as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        handle.seek(0)
-        whole, _, rest = handle.read().rpartition(b"\n")
-        if rest:
-            handle.truncate(len(whole) + 1 if whole else 0)
-        yield handle, whole
-
-
-def append_line(handle: FileIO, line: bytes) -> None:
-    """Append a line, without its end, to a file of `held_lines`; it is on the disk when this returns.
-
-    Raises:
-        OSError: It cannot be written whole.
-    """
-    if handle.write(line + b"\n") != len(line) + 1:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.fsync(handle.fileno())

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.locks import folder_lock
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings, read_data_settings
-from fedretina.storage import folder_lock, read_json, write_json
+from fedretina.storage import read_json, write_json
 from fedretina.version import versions
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from fedretina.child import pool
 from fedretina.errors import FedretinaError, SettingsError
 from fedretina.evaluation.model_selection import best_step, candidates
-from fedretina.storage import folder_lock, read_json, write_json
+from fedretina.locks import folder_lock
+from fedretina.storage import read_json, write_json
 from fedretina_papers.fedee_costs import measure_side_by_side
 from fedretina_papers.fine_tuned import begins_with
 from fedretina_papers.measured_costs import measure_costs

@@ -6,8 +6,8 @@ import torch
 
 from fedretina.aggregation import spool as spool_file
 from fedretina.aggregation.spool import Spool
-from fedretina.aggregation.tensor_file import Place, StoredTensors, TensorFile
 from fedretina.errors import RefusedError, StateError
+from fedretina.storage import Place, StoredTensors, TensorFile
 
 DTYPES = {"w": torch.float32, "n": torch.int64}
 

@@ -16,8 +16,9 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError, StoppedError, TrainingError
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
+from fedretina.locks import folder_lock
 from fedretina.settings.site import SiteDataSettings
-from fedretina.storage import folder_lock, write_tensors
+from fedretina.storage import write_tensors
 from memory_limit import memory_limit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "flare"))

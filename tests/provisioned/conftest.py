@@ -50,7 +50,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path
 
     It is provisioned once for all processes of a test run: that takes seconds, of which most are imports.
     """
-    from fedretina.storage import folder_lock
+    from fedretina.locks import folder_lock
 
     base = tmp_path_factory.getbasetemp()
     home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "provisioned"

@@ -22,7 +22,8 @@ from fedretina.kit.check import HARDEN
 from fedretina.kit.releases import Releases, Wheels
 from fedretina.kit.startup_kit import open_kit
 from fedretina.kit.upgrade import RECORD, Upgrade
-from fedretina.storage import folder_lock, write_json
+from fedretina.locks import folder_lock
+from fedretina.storage import write_json
 
 pytestmark = pytest.mark.provisioned
 OLD, NEW = "0.2.98", "0.2.99"

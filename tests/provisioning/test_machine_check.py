@@ -10,7 +10,7 @@ import pytest
 
 from fedretina.kit import machine_check
 from fedretina.kit.site_check import SILENT_S, process_path, serves
-from fedretina.storage import folder_lock
+from fedretina.locks import folder_lock
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -17,7 +17,6 @@ from fedretina.aggregation.mixing import Mixer, Round, temperature_model
 from fedretina.aggregation.results import unfinished_at_end
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.spool import StepAnswers
-from fedretina.aggregation.tensor_file import StoredTensors
 from fedretina.aggregation.weights import personal_weights
 from fedretina.codecs.encoding import Base, Ways, encoding_of
 from fedretina.errors import AWAITS, RefusedError
@@ -32,7 +31,7 @@ from fedretina.settings.aggregation import SamplingSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import CURVE, Plan, Step
 from fedretina.settings.scalars import BY_TASK, allowed_scalars
-from fedretina.storage import require_name
+from fedretina.storage import StoredTensors, require_name
 from fedretina.told import one_line
 
 _log = logging.getLogger(__name__)

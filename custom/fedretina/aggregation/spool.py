@@ -21,12 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedretina.aggregation.tensor_file import Place, StoredTensors, TensorFile
 from fedretina.codecs.encoding import Ways
 from fedretina.errors import QuorumError, StateError
 from fedretina.exchange.payload import Payload, Tensors, tensors_bytes
 from fedretina.plurals import counted
-from fedretina.storage import require_name, write_tensors
+from fedretina.storage import Place, StoredTensors, TensorFile, require_name, write_tensors
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")

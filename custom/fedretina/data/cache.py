@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fedretina.data.manifest import require_inside
 from fedretina.data.modalities import image_pipeline
 from fedretina.errors import DataError, StateError
+from fedretina.locks import folder_lock
 from fedretina.settings.images import ImageSettings
-from fedretina.storage import folder_lock, read_json, write_json
+from fedretina.storage import read_json, write_json
 
 CACHE_FORMAT = 2  # 2: files that are damaged inside, or hold several pictures, have no row
 _LOCK_WAIT_S = 3600.0

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.errors import StateError
-from fedretina.storage import folder_lock, read_json, write_json
+from fedretina.locks import folder_lock
+from fedretina.storage import read_json, write_json
 
 _log = logging.getLogger(__name__)
 _FORMAT = 1

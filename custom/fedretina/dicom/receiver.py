@@ -21,11 +21,12 @@ from fedretina.data.dicom_file import warnings_held_back
 from fedretina.dicom.earlier import Answered, keep, with_earlier
 from fedretina.dicom.eye_answers import AnsweringModel, write_answers
 from fedretina.errors import DataError, SettingsError, StateError, require_package
+from fedretina.locks import folder_lock
 from fedretina.plurals import counted
 from fedretina.prediction.eyes import by_header
 from fedretina.prediction.predictor import Answering
 from fedretina.prediction.worklist import work_list
-from fedretina.storage import folder_lock, read_json, sync, write_bytes
+from fedretina.storage import read_json, sync, write_bytes
 
 _log = logging.getLogger(__name__)
 

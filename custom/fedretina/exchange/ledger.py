@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import StateError
-from fedretina.storage import append_line, held_lines, sync
+from fedretina.locks import append_line, held_lines
+from fedretina.storage import sync
 from fedretina.told import one_line
 
 if TYPE_CHECKING:  # a site's lasting process notes refusals, and is to stay without torch

@@ -30,13 +30,14 @@ from fedretina.garbage import end_quickly
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import read_history
+from fedretina.locks import folder_lock
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.weights import require_digest
 from fedretina.seeds import devices_seen
 from fedretina.settings.exchange import Kind
 from fedretina.settings.plan import Plan
 from fedretina.settings.site import REQUIRED, job_data
-from fedretina.storage import folder_lock, require_name
+from fedretina.storage import require_name
 from fedretina.told import told
 from fedretina.tracking.curves import site_points
 from fedretina.tracking.last_step import LastStep

@@ -39,8 +39,8 @@ from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
 from fedretina.flare.unreadable import go_on_without_what_cannot_be_read
 from fedretina.garbage import CollectByBytes, end_quickly
+from fedretina.locks import folder_lock
 from fedretina.settings.plan import new_run_name
-from fedretina.storage import folder_lock
 from fedretina.tracking.curves import server_points
 from fedretina.tracking.last_step import LastStep
 from fedretina.tracking.tracker import Event, Tracker

@@ -25,9 +25,10 @@ import psutil
 from fedretina.errors import RefusedError, SettingsError, StateError
 from fedretina.flare.results_upload import FOLDER, STOPPED
 from fedretina.jobs import job_files, write_job
+from fedretina.locks import folder_lock
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import PROPERTY, SERVER_PROPERTY, SITE_NAME, SiteSettings
-from fedretina.storage import folder_lock, read_json, write_text
+from fedretina.storage import read_json, write_text
 
 SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
 """What `nvflare simulator` and FLARE's SimEnv start, as a module."""

@@ -36,13 +36,14 @@ from fedretina.flare.job_context import (
 from fedretina.flare.plain_bytes import register, understood
 from fedretina.flare.wire import ENTRIES, META, WAITS, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
+from fedretina.locks import folder_lock
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.settings.policy import SvtNoise
 from fedretina.settings.scalars import allowed_scalars
 from fedretina.settings.site import REQUIRED, SiteSettings
-from fedretina.storage import folder_lock, require_name
+from fedretina.storage import require_name
 from fedretina.told import told
 
 _log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from torch.utils.dlpack import from_dlpack
 
-from fedretina.aggregation.tensor_file import Place, StoredTensors
 from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
 from fedretina.flare.plain_bytes import in_one_buffer, leaving, lying
 from fedretina.settings.scalars import CURVE, Task
+from fedretina.storage import Place, StoredTensors
 from fedretina.told import one_line
 
 Arrays = Mapping[str, np.ndarray]

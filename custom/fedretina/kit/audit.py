@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.errors import StateError
-from fedretina.storage import append_line, held_lines, read_json, write_json
+from fedretina.locks import append_line, held_lines
+from fedretina.storage import read_json, write_json
 from fedretina.told import one_line
 
 AUDIT = "audit.jsonl"

@@ -28,8 +28,9 @@ from fedretina.kit.end_status import EndFiles
 from fedretina.kit.findings import Finding, render
 from fedretina.kit.releases import Releases, Wheels
 from fedretina.kit.startup_kit import StartupKit
+from fedretina.locks import folder_lock
 from fedretina.plurals import counted
-from fedretina.storage import folder_lock, read_json, write_json, write_text
+from fedretina.storage import read_json, write_json, write_text
 
 RECORD = "upgrade.json"
 """Beside the releases: from which version to which, and the kit's files as they were before."""

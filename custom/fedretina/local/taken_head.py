@@ -22,10 +22,11 @@ from fedretina.local.finalise import Ending, finalise
 from fedretina.local.heads_from_sums import HeadsFromSums, folded, parted, unpacked
 from fedretina.local.site_state import Snapshot
 from fedretina.local.trainer import LocalTrainer
+from fedretina.locks import folder_lock
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.site import SiteSettings, job_data
-from fedretina.storage import folder_lock, read_json, read_tensors, sync, write_tensors
+from fedretina.storage import read_json, read_tensors, sync, write_tensors
 
 _KIND = "federated head"
 _BEING_MADE, _BEFORE = ".fedretina.half", ".fedretina.before"

@@ -11,7 +11,8 @@ from typing import Any
 
 from fedretina.child import pool
 from fedretina.errors import FedretinaError, SettingsError, StateError
-from fedretina.storage import folder_lock, read_json, write_json
+from fedretina.locks import folder_lock
+from fedretina.storage import read_json, write_json
 from fedretina_papers.blocks.plan import BlockPlan, BlockRow
 from fedretina_papers.blocks.runs import BlockRuns, Draw, Outcome
 from fedretina_papers.runner import Told

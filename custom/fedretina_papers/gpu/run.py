@@ -9,7 +9,8 @@ from statistics import median
 import torch
 
 from fedretina.errors import FedretinaError, SettingsError
-from fedretina.storage import folder_lock, read_json, write_json
+from fedretina.locks import folder_lock
+from fedretina.storage import read_json, write_json
 from fedretina.version import versions
 from fedretina_papers.gpu.measure import measure
 from fedretina_papers.gpu.plan import GpuPlan, Work

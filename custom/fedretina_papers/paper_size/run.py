@@ -13,8 +13,9 @@ import torch
 
 from fedretina.child import pool
 from fedretina.errors import FedretinaError, SettingsError, StoppedError
+from fedretina.locks import folder_lock
 from fedretina.loop import run_loop
-from fedretina.storage import folder_lock, read_json, write_json
+from fedretina.storage import read_json, write_json
 from fedretina_papers.one_run import machine, measure_run, run_name, sites_of
 from fedretina_papers.paper_size.limits import Budget, Limits, Pace
 from fedretina_papers.paper_size.plan import PaperSizePlan, Work, passes
