@@ -1,4 +1,4 @@
-"""What sharing gives small hospitals: `python -m benchmarks.small_sites fundus --site NAME=FILE ...`.
+"""What heads from sums give small hospitals: `python -m benchmarks.small_sites fundus --site NAME=FILE ...`.
 
 Of every site n training images are drawn by whole patients, and a quarter as many to validate on; the test images are
 all of them, the same in every draw. Each run is one of the product's own, in the plain loop, and its figures are those
@@ -39,19 +39,12 @@ BASE: dict[str, Any] = {
 }
 SETS: Mapping[str, dict[str, Any]] = {"fundus": {}, "oct": {"images": {"modality": "oct"}}}
 _CLASSES: Mapping[str, dict[str, Any]] = {"oct": {"classes": ["normal", "amd", "dme"]}}
-"""The sites of a set that have the same classes name them where a head is shared: in the sums."""
 _SUMS = {"row": "analytic"}
-_TRAINED: dict[str, Any] = {
-    "recipe": "small_sites",
-    "phases": [{"name": "train", "rounds": 8}],
-    "training": {"epochs": 1, "threads": 1},
-}
 ROWS: Mapping[str, dict[str, Any]] = {
     "federated": {**_SUMS, "phases": [{"name": "sums", "sums": {"answer": "federated"}}]},
     "both": {**_SUMS, "phases": [{"name": "sums", "sums": {"answer": "both"}}]},
     "federated_held": {**_SUMS, "phases": [{"name": "sums", "sums": {"answer": "federated"}}]},
     "both_held": {**_SUMS, "phases": [{"name": "sums", "sums": {"answer": "both"}}]},
-    **{row: {**_TRAINED, "row": row} for row in ("feduaa", "fedbn", "fedavg", "fedee_tweu")},
 }
 """Settings of each row of the table; what stays alone stands in the verdict of each of them."""
 HELD = ("federated_held", "both_held")
@@ -76,9 +69,9 @@ def main() -> int:
         _run_all(
             chosen.set, chosen.name or chosen.set, files, chosen.rows.split(","), sizes, chosen.draws, chosen.scratch
         )
-    from benchmarks.small_sites_page import ANALYTIC, PAGE, README, write_page
+    from benchmarks.small_sites_page import ANALYTIC, PAGE, write_page
 
-    write_page(STORED, PAGE, README, ANALYTIC)
+    write_page(STORED, PAGE, ANALYTIC)
     return 0
 
 
@@ -102,10 +95,8 @@ def _run_all(
                 file = done / f"{name}-{row}-{'all' if size == ALL else size}-{draw}.json"
                 if file.exists() or (size == ALL and draw):
                     continue
-                summed = any("sums" in phase for phase in ROWS[row]["phases"])
-                classes = _CLASSES.get(kind, {}) if summed else {}
                 words = merged(merged(BASE, SETS[kind]), ROWS[row])
-                experiment = Experiment.resolve({**words, **classes, "seed": draw + 1})
+                experiment = Experiment.resolve({**words, **_CLASSES.get(kind, {}), "seed": draw + 1})
                 whole = whole or _load(files, experiment, scratch)
                 fewest = MIN_COUNT if row in HELD else 1
                 sites = {site: drawn(data, size, draw, {}, fewest) for site, data in whole.items()}

@@ -24,13 +24,9 @@ ROWS = {
     "federated_held": "`analytic`, the federated head, with the default policy",
     "both_held": "`analytic`, the mean of both heads, with the default policy",
     "kept": "what validation keeps of own head and `analytic`",
-    "feduaa": "`feduaa`, with `recipe: small_sites`",
-    "fedbn": "`fedbn`, with `recipe: small_sites`",
-    "fedavg": "`fedavg`, with `recipe: small_sites`",
-    "fedee_tweu": "`fedee_tweu`, with `recipe: small_sites`",
 }
 SUMS = ("federated", "both", *HELD)
-"""The rows that train nothing."""
+"""The rows that were run; the others are read off them."""
 Runs = list[dict[str, Any]]
 
 
@@ -52,12 +48,6 @@ def mean(runs: Runs, model: str, figure: str) -> float:
     """Of a figure that every run has, as every fundus site has; not a number where there is no run."""
     values = [one for run in runs if (one := of_run(run, model, figure)) is not None]
     return fmean(values) if values else math.nan
-
-
-def cell_text(runs: Runs, model: str, digits: int = 2) -> str:
-    """Mean of sites and draws of each figure."""
-    means = ([one for run in runs if (one := of_run(run, model, figure)) is not None] for figure in FIGURES)
-    return " / ".join(f"{fmean(values):.{digits}f}" for values in means if values)
 
 
 class Unasked(NamedTuple):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import fill
-from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.render import machine_line
@@ -18,9 +17,7 @@ from benchmarks.small_sites_figures import (
     SETS,
     SUMS,
     Runs,
-    cell_text,
     counted,
-    draws_words,
     head,
     kept_outcome,
     mean,
@@ -37,20 +34,22 @@ from fedretina_papers.markdown import between, listed
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "small_sites_study.md"
-README = ROOT / "README.md"
 ANALYTIC = ROOT / "docs" / "analytic.md"
 _BEGIN, _END = "<!-- from benchmarks/small_sites_page.py -->", "<!-- end -->"
-_IN_README = {"fundus": ("own", "both", "both_held", "feduaa"), "oct": ("own", "both", "both_held", "feduaa")}
-"""Sets and rows that README shows; the page has all."""
-_ABOUT = """# What sharing gives small hospitals
+_ABOUT = """# What heads from sums give small hospitals
 
 Written by `python -m benchmarks.small_sites --render` from stored runs. Research software, not a medical device.
 
 Of every site *n* training images are drawn by whole patients, and a quarter as many (10 or more) to validate on; the
 test images are all that the site has, the same in every draw. The encoder is EfficientNet-Lite0 with the ImageNet
 weights of its package, at 224 pixels. Every run is one of the product's own in the plain loop, and its figures are
-those of the [verdict](verdict.md) of each site. The control is each site's own head on the same encoder without any
-training: what one person could do in an afternoon.
+those of the [verdict](verdict.md) of each site.
+
+The control is each site's own head on the same encoder, by the same sums of its own images alone: what one person
+could do in an afternoon. The sums of all sites give the head that a ridge regression on all images in one place gives,
+so the federated head of every grade is also the upper bound of its kind: all images in one place. An answer without
+looking has an AUC of 0.5. Nothing trains: every row passes each image once. Rows that train, alone, together and with
+all images in one place, stand in [F1](f1.md) and [O1](o1.md).
 
 Every grade is in the sums, however few its patients, but for the rows with the default policy: by default a hospital
 keeps grades of fewer than {fewest} patients out, encrypted or not, and gains less
@@ -58,53 +57,13 @@ keeps grades of fewer than {fewest} patients out, encrypted or not, and gains le
 no part in the sums and counts with its own head. So did, over sites and draws:
 {apart}.
 
-The draws share their test images, so "above own" counts draws and is no test of significance. Trained rows follow the
-[recipe](small_sites.md) `small_sites`, 8 rounds; its rate was chosen at 60 images a site in a draw of its own, on
-training images that this draw left out. Their encoder, from the fourth stage on, is what they share; `feduaa` keeps
-heads at home, and `fedbn` its BatchNorm, of which the recipe moves scales and shifts but no statistics, so that
-`fedbn` and `fedavg` are nearly one row here.
+The draws share their test images, so "above own" counts draws and is no test of significance.
 """
 
-_WITHHELD = """
-Every grade is in these sums, but for the lines with the default policy: by default a hospital keeps grades of fewer
-than {fewest} patients out of them, encrypted or not
-([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total-says))."""
-_UNASKED = """
-A hospital with fewer than {enough} ill or {enough} well validation patients keeps the federated model unasked
-([why](docs/verdict.md#for-engineers)). In the photographs' second line those were, over sites and draws, {counts}. Of
-these {of} the federated model {words}."""
 _DEFAULT = """
 With {size} images a site `both` is above the own head in {every} of {draws} draws with every grade, and in {held} by
 default; the federated head alone in {every_alone} and {held_alone}. In AUC for referable disease `both` loses
 {referable} by default."""
-
-_WHY: Mapping[str, Sequence[str]] = {
-    "fundus": (
-        "Up to 60 images a site no trained row is above in both figures; at 120 FedUAA is, and with all images (one",
-        "draw) every trained row is. A likely reason, not tested here: these rows share the encoder and keep the heads",
-        "at home, so a head is fitted on its own site's few images, while the sums fit one on the images of all sites;",
-        "that a shared head is what helps, [F1](f1.md) shows. With hundreds of images a head can stand on its own, and",
-        "an encoder that has learned eyes gives it more than frozen features do. Whether a site that trained as long",
-        "alone would have got as much was not run here.",
-        "",
-    ),
-    "oct": (
-        "With 20 scans of skewed classes the trained rows are behind the sums, with 50 they are level, and from 100 on",
-        "`feduaa`, `fedbn` and `fedavg` are ahead in referable AUC. The likely reason is that of the photographs, not",
-        "tested here: a head at home sees one or two scans of a class that is rare at its site, and with even classes,",
-        "below, these rows are level at 20 already. `fedee_tweu` is behind in macro AUC in all draws but one:",
-        "its answer is the mean of its exits, of which the first stand on stages that do not train. What each exit",
-        "would give alone was not run.",
-        "",
-    ),
-    "oct_even": (
-        "With even classes `feduaa`, `fedbn` and `fedavg` are level with the sums at 20 and 50 scans and ahead from",
-        "100 on, most clearly in referable AUC; `fedee_tweu` is behind in macro AUC in every draw. Likely reasons",
-        "stand above, at the skewed classes.",
-        "",
-    ),
-}
-"""Why a set's trained rows do or do not come out above the sums, as far as its figures tell."""
 
 _AIM = """### What was aimed at
 
@@ -118,11 +77,11 @@ few validation patients to see it: so the second aim is missed there.
 """
 
 
-def write_page(stored: Path, page: Path, readme: Path, analytic: Path) -> None:
-    """Write the page, and what README and the page on heads from sums show of it."""
+def write_page(stored: Path, page: Path, analytic: Path) -> None:
+    """Write the page, and what the page on heads from sums shows of it."""
     runs: Runs = _completed(list(read_packed(stored).values()))
-    _between(readme, f"{readme_table(runs)}\n{_WITHHELD.format(fewest=MIN_COUNT)}\n{_kept_unasked(runs)}")
-    _between(analytic, answers_table([run for run in runs if run["set"] == "fundus"]))
+    shown = answers_table([run for run in runs if run["set"] == "fundus"])
+    write_text(analytic, between(analytic.read_text(encoding="utf-8"), _BEGIN, _END, shown))
     parts = [_ABOUT.format(fewest=MIN_COUNT, apart=_apart(list(read_packed(stored).values())))]
     for name in sorted({run["set"] for run in runs}, key=list(SETS).index):
         parts += _of_set(name, [run for run in runs if run["set"] == name])
@@ -147,13 +106,6 @@ def _completed(runs: Runs) -> Runs:
     return found
 
 
-def _kept_unasked(runs: Runs) -> str:
-    """README's words on who keeps the federated model without a choice."""
-    found = unasked([run for run in runs if run["set"] == "fundus"])
-    text = _UNASKED.format(enough=LEAST_PATIENTS, counts=found.counts, of=len(found.outcomes), words=found.words)
-    return f"\n{fill(text.strip(), 120, break_long_words=False, break_on_hyphens=False)}"
-
-
 def _no_choice(runs: Runs) -> list[str]:
     """Why "what validation keeps" is the row of the mean of both heads where sites are small."""
     found = unasked(runs)
@@ -167,10 +119,6 @@ def _no_choice(runs: Runs) -> list[str]:
         f"Of these {len(found.outcomes)} it {found.words}.",
         "",
     ]
-
-
-def _between(page: Path, text: str) -> None:
-    write_text(page, between(page.read_text(encoding="utf-8"), _BEGIN, _END, text))
 
 
 def _apart(runs: Runs) -> str:
@@ -227,30 +175,6 @@ def answers_table(runs: Runs) -> str:
     return "\n".join([*lines, text])
 
 
-def readme_table(runs: Runs) -> str:
-    """A line per set of images and row, a column per number of training images a site."""
-    lines: list[str] = []
-    for name, shown in _IN_README.items():
-        there = [run for run in runs if run["set"] == name]
-        sizes = sorted({run["size"] for run in there})
-        lines += ["", *head(SETS[name], sizes, there)]
-        for row in shown:
-            source, model = ("both", row) if row == "own" else (row, "federated")
-            mine = [run for run in there if run["row"] == source]
-            cells = [_beside_own([run for run in mine if run["size"] == size], model, there) for size in sizes]
-            lines.append(f"| {ROWS[row]} | {' | '.join(cells)} |")
-    return "\n".join(lines[1:])
-
-
-def _beside_own(runs: Runs, model: str, all_runs: Runs) -> str:
-    """The figures of a cell; of fewer draws than the column has, with the own head's in the same draws."""
-    figures = cell_text(runs, model)
-    draws = {run["draw"] for run in runs}
-    if not runs or draws == {run["draw"] for run in all_runs if run["size"] == runs[0]["size"]}:
-        return figures
-    return f"{figures} (own {cell_text(runs, 'own')}, {draws_words(len(draws))})"
-
-
 def _of_set(name: str, runs: Runs) -> list[str]:
     sizes = sorted({run["size"] for run in runs})
     sites = sorted(runs[0]["sites"])
@@ -259,7 +183,6 @@ def _of_set(name: str, runs: Runs) -> list[str]:
     found += [f"Test images: {tested}. Macro AUC / referable AUC, mean of the sites and draws.", ""]
     found += _means(runs, sizes)
     found += _no_choice(runs)
-    found += _beside_sums(runs, sizes)
     found += ["### The model that is kept against the own head, site by site", ""]
     found += _outcomes(runs, sizes)
     found += _aim(name, runs, sites)
@@ -308,18 +231,13 @@ def _means(runs: Runs, sizes: Sequence[int]) -> list[str]:
         source, model = ("both", row) if row in ("own", "kept") else (row, "federated")
         mine = [run for run in runs if run["row"] == source]
         if mine:
-            cells = [
-                _cell([run for run in mine if run["size"] == size], model, [run for run in runs if run["size"] == size])
-                for size in sizes
-            ]
+            cells = [_cell([run for run in mine if run["size"] == size], model) for size in sizes]
             lines.append(f"| {title} | {' | '.join(cells)} |")
     return [*lines, ""]
 
 
-def _cell(runs: Runs, model: str, column: Runs) -> str:
-    """The figures of a cell; of fewer draws than the column has, with own head's and sums' in the same draws."""
-    if not runs:
-        return ""
+def _cell(runs: Runs, model: str) -> str:
+    """The figures of a cell, and in how many draws they are above the own head's."""
     texts, above = [], []
     for figure in FIGURES:
         pairs = [(of_run(run, model, figure), of_run(run, "own", figure)) for run in runs]
@@ -328,73 +246,7 @@ def _cell(runs: Runs, model: str, column: Runs) -> str:
             texts.append(f"{fmean(mine for mine, _ in known):.3f}")
             above.append(f"{sum(mine > own for mine, own in known)}")
     told = "" if model == "own" else f" ({', '.join(above)} of {len(runs)} above own)"
-    draws = {run["draw"] for run in runs}
-    if draws != {run["draw"] for run in column}:
-        sums = [run for run in column if run["row"] == "both" and run["draw"] in draws]
-        told += (
-            f"; own {cell_text(runs, 'own', 3)}, mean of both heads {cell_text(sums, 'federated', 3)} in these draws"
-        )
     return " / ".join(texts) + told
-
-
-def _beside_sums(runs: Runs, sizes: Sequence[int]) -> list[str]:
-    """Trained rows against the mean of own and federated head, in equal draws; nothing where none was run."""
-    lines = [
-        "### Rows with training against `analytic`",
-        "",
-        "The trained row's figures less those of the mean of own and federated head in the same draws, mean of the",
-        "sites and draws, and in how many draws they are above.",
-        "",
-        *head("row", sizes, runs),
-    ]
-    sums = {(run["size"], run["draw"]): run for run in runs if run["row"] == "both"}
-    trained = [row for row in ROWS if row not in SUMS and any(run["row"] == row for run in runs)]
-    for row in trained:
-        cells = []
-        for size in sizes:
-            there = [run for run in runs if run["row"] == row and run["size"] == size]
-            pairs = [(run, sums[size, run["draw"]]) for run in there if (size, run["draw"]) in sums]
-            leads = [_leads(pairs, figure) for figure in FIGURES]
-            means = " / ".join(f"{fmean(lead):+.3f}" for lead in leads if lead)
-            above = ", ".join(str(sum(one > 0 for one in lead)) for lead in leads if lead)
-            cells.append(f"{means} ({above} of {len(pairs)} above)" if pairs else "")
-        lines.append(f"| {ROWS[row]} | {' | '.join(cells)} |")
-    return [*lines, "", *_so_far(runs, trained), "", *_WHY.get(runs[0]["set"], ())] if trained else []
-
-
-def _so_far(runs: Runs, trained: Sequence[str]) -> list[str]:
-    """How many draws the trained rows have, where these are not all, and what came out in each of theirs."""
-    sums = {(run["size"], run["draw"]): run for run in runs if run["row"] == "both"}
-    ran: dict[tuple[str, int], Runs] = {}
-    for run in runs:
-        if run["row"] in trained and (run["size"], run["draw"]) in sums:
-            ran.setdefault((run["row"], run["size"]), []).append(run)
-    whole = Counter(size for size, _ in sums)
-    lines = []
-    short = any(len(each) < whole[size] for (_, size), each in ran.items())
-    if short:
-        fewest, most = min(map(len, ran.values())), max(map(len, ran.values()))
-        told = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        lines.append(f"Not every draw of the trained rows has run yet: {told} of {draws_words(max(whole.values()))}.")
-    for words, better, figures in (("above in both figures", 1, tuple(FIGURES)), ("below in macro AUC", -1, ("auc",))):
-        at = {
-            row: [size for size in sorted(whole) if _always(ran.get((row, size), []), sums, better, figures)]
-            for row in trained
-        }
-        found = [f"`{row}` at {listed([number_words(size) for size in sizes])}" for row, sizes in at.items() if sizes]
-        lines.append(f"In every draw{' that has run' if short else ''}, {words}: {'; '.join(found) or 'none'}.")
-    return lines
-
-
-def _always(runs: Runs, sums: Mapping[tuple[int, int], Any], better: int, figures: Sequence[str]) -> bool:
-    pairs = [(run, sums[run["size"], run["draw"]]) for run in runs]
-    leads = [one * better > 0 for figure in figures for one in _leads(pairs, figure)]
-    return bool(leads) and all(leads)
-
-
-def _leads(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], figure: str) -> list[float]:
-    both = [[of_run(run, "federated", figure) for run in pair] for pair in pairs]
-    return [mine - theirs for mine, theirs in both if mine is not None and theirs is not None]
 
 
 def _by_site(runs: Runs, sizes: Sequence[int], sites: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ from fedretina.errors import DivergedError, SettingsError, StateError
 from fedretina.local.supervised import RoundOptimiser
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
+from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
@@ -178,6 +179,16 @@ def test_training_in_memory_gives_the_bits_of_the_loop(exits, tmp_path):
         assert logits.equal(found.answers[name]["test"])
     assert goes_side_by_side(experiment)
     agrees(found, trained_side_by_side(experiment, dealt))
+
+
+@pytest.mark.parametrize(("rule", "fits"), [("samples", True), ("uniform", True), ("uaw", False)])
+def test_a_rule_that_asks_more_of_a_site_than_its_images_is_not_for_the_stack(rule, fits):
+    """UAW weighs by a theta that only the product's own training works out."""
+    words = {"row": "fedavg", "classes": ["no_dr", "mild"], "exchange": {"personal": "nothing"}}
+    adam = {"optimizer": "adam", "optimizer_state": "keep", "threads": 1, "device": "cpu"}
+    network = {"encoder": "efficientnet_lite0", "frozen": "all", "frozen_cache": "lenient", "head": {"layout": "linear"}}
+    asked = {**words, "training": adam, "network": network, "aggregation": {"rule": rule}}
+    assert goes_side_by_side(Experiment.resolve(asked)) == fits
 
 
 def test_a_network_that_trains_whole_has_the_bits_of_the_loop(tmp_path):

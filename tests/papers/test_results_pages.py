@@ -13,8 +13,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 @pytest.mark.slow
-def test_both_pages_are_those_of_the_stored_blocks(tmp_path):
-    write_results(RESULTS, tmp_path)
+def test_pages_and_readmes_table_are_those_of_the_stored_blocks(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text((ROOT / "README.md").read_text())
+    write_results(RESULTS, tmp_path, readme)
+    assert readme.read_text() == (ROOT / "README.md").read_text()
     for name in ("does_it_help.md", "results.md"):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
 

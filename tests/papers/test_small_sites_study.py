@@ -1,22 +1,18 @@
-"""The page of the study of small sites, and README's first table, come from its stored runs alone."""
+"""The page of the study of small sites, and a table on the page on heads from sums, come from its stored runs alone."""
 
-import gzip
-import json
 from pathlib import Path
-from statistics import fmean
 
 from benchmarks.small_sites import STORED
-from benchmarks.small_sites_figures import kept_outcome, of_run
-from benchmarks.small_sites_page import ANALYTIC, PAGE, README, write_page
+from benchmarks.small_sites_figures import kept_outcome
+from benchmarks.small_sites_page import ANALYTIC, PAGE, write_page
 
 from fedretina_papers.packed import read_packed
 
 
 def written(stored: Path, folder: Path) -> dict[Path, str]:
     """What the pages hold that the runs write."""
-    made = {page: folder / page.name for page in (PAGE, README, ANALYTIC)}
-    for page in (README, ANALYTIC):
-        made[page].write_text(page.read_text())
+    made = {page: folder / page.name for page in (PAGE, ANALYTIC)}
+    made[ANALYTIC].write_text(ANALYTIC.read_text())
     write_page(stored, *made.values())
     return {page: path.read_text() for page, path in made.items()}
 
@@ -24,32 +20,6 @@ def written(stored: Path, folder: Path) -> dict[Path, str]:
 def test_pages_are_those_of_the_stored_runs(tmp_path):
     for page, text in written(STORED, tmp_path).items():
         assert text == page.read_text(), page
-
-
-def test_a_row_of_fewer_draws_stands_beside_own_head_and_sums_of_the_same_draws(tmp_path):
-    """Draws differ by more than rows do: a mean of two draws beside means of eight would turn the order round."""
-    kept = tmp_path / "fewer.jsonl.gz"
-    runs = {
-        name: run
-        for name, run in read_packed(STORED).items()
-        if run["set"] == "fundus" and run["size"] == 60 and (run["row"] != "feduaa" or run["draw"] in (3, 5))
-    }
-    kept.write_bytes(
-        gzip.compress("\n".join(json.dumps({"file": name, "holds": run}) for name, run in runs.items()).encode())
-    )
-    page = written(kept, tmp_path)[PAGE]
-
-    def mean(row, model):
-        mine = [run for run in runs.values() if run["row"] == row and run["draw"] in (3, 5)]
-        figures = ("auc", "referable_auc")
-        return " / ".join(f"{fmean(of_run(run, model, figure) for run in mine):.3f}" for figure in figures)
-
-    shown = next(line for line in page.splitlines() if line.startswith("| `feduaa`"))
-    assert shown.startswith(f"| `feduaa`, with `recipe: small_sites` | {mean('feduaa', 'federated')} (")
-    assert f"; own {mean('both', 'own')}, mean of both heads {mean('both', 'federated')} in these draws |" in shown
-    assert page.count("in these draws") == 1
-    assert "Not every draw of the trained rows has run yet: 2 to 8 of 8 draws." in page
-    assert "Not every draw" not in PAGE.read_text().split("## OCT")[0]
 
 
 def test_a_site_whose_interval_is_unknown_counts_as_neither():
@@ -73,13 +43,12 @@ def test_who_has_too_few_patients_to_choose_by_is_told_with_what_came_of_it():
     ]
     small = [outcome for size, outcome in few if size <= 60]
     assert (len(small), small.count(-1)) == (96, 9)
-    readme, page = (" ".join(path.read_text().split()) for path in (README, PAGE))
+    page = " ".join(PAGE.read_text().split())
     better = [outcome for _, outcome in few].count(1)
     words = (
         f"was better than the own head beyond its interval in {better}, "
         "and worse in 9 (8 at aptos2019 and 1 at odir5k)."
     )
-    assert f"Of these {len(few)} the federated model {words}" in readme
     assert f"Of these {len(few)} it {words}" in page
-    assert "32 of 32 at n = 60 and 18 of 32 at n = 120" in readme
+    assert "32 of 32 at n = 60 and 18 of 32 at n = 120" in page
     assert "So at n = 15, n = 30 and n = 60 that row is the mean of both heads." in page

@@ -78,13 +78,11 @@ class Bench:
 
 def run_small_sites(bench):
     stored = bench.store(small_sites)
-    for name in ("PAGE", "README", "ANALYTIC"):
+    for name in ("PAGE", "ANALYTIC"):
         bench.set(small_sites_page, name, Path(shutil.copy(getattr(small_sites_page, name), bench.folder)))
-    trained = {**small_sites.ROWS["fedavg"], "phases": [{"name": "train", "rounds": 1}]}
-    bench.set(small_sites, "ROWS", {"both": small_sites.ROWS["both"], "fedavg": trained})
-    words = ["--rows", "both,fedavg", "--sizes", "15", "--draws", "1", "--scratch", bench.folder / "scratch"]
+    words = ["--rows", "both,both_held", "--sizes", "15", "--draws", "1", "--scratch", bench.folder / "scratch"]
     bench.main(small_sites, "fundus", *bench.sites, *words)
-    assert {run["row"] for run in read_packed(stored).values()} == {"both", "fedavg"}
+    assert {run["row"] for run in read_packed(stored).values()} == {"both", "both_held"}
 
 
 def run_promise(bench):

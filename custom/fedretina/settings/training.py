@@ -33,7 +33,7 @@ class OptimiserSettings(ReadSettings):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = Field(default=0.01, gt=0, le=10)
+    learning_rate: float = Field(default=0.01, gt=0, le=100)
     momentum: Annotated[float, ReadBy("optimizer", ("sgd",))] = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, lt=1)
     schedule: Literal["constant", "cosine", "exponential"] = "constant"
@@ -135,7 +135,7 @@ class TuneSettings(GrownSettings, ReadSettings):
     model_config = _STRICT
     newer: ClassVar[frozenset[str]] = frozenset({"when", "pull"})
     epochs: int = Field(default=0, ge=0, le=1000)
-    learning_rate: float | None = Field(default=None, gt=0, le=10)
+    learning_rate: float | None = Field(default=None, gt=0, le=100)
     when: Literal["end", "rounds"] = "end"
     pull: Annotated[float, Field(ge=0, le=100), ReadBy("when", ("rounds",))] = 0.1
 

@@ -1,6 +1,7 @@
-"""The two pages on what came out of the blocks: one for the doctor, one for the researcher.
+"""What came out of the blocks: a page for the doctor, one for the researcher, and README's first table.
 
-`python -m fedretina_papers.blocks.results_pages` writes docs/does_it_help.md and docs/results.md from what is stored.
+`python -m fedretina_papers.blocks.results_pages` writes docs/does_it_help.md, docs/results.md and README's first table
+from what is stored.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any, NamedTuple
 
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.training import LEAST_PATIENTS
+from fedretina.storage import write_text
 from fedretina_papers.blocks.page import read_runs, stored_plan, uncounted
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import Against, Runs, comparisons, has_all, lead_table, whole_draws
-from fedretina_papers.engine.page import write_page
+from fedretina_papers.engine.page import page, write_page
+from fedretina_papers.markdown import between
 from fedretina_papers.packed import SUFFIX, read_packed, unpack
 from fedretina_papers.stored import end_words
 
@@ -27,9 +30,29 @@ HELD = "sums_both_held"
 """The same with the default policy too, which keeps grades of few patients out of the message."""
 JOINED = "joined"
 """Heads from sums over all stages joined with FedAvg's, a row of our own."""
-BLOCKS = ("f1", "f2", "trunk", "e1", "o1", "p1", "p1_photographs", "f3")
+BLOCKS = ("f1", "f2", "trunk", "e1", "e1_scans", "o1", "p1", "p1_photographs", "f3")
 _FIGURE = "referable_auc"
 _FIRST = (_FIGURE, "kappa")
+_BEGIN, _END = "<!-- from blocks/results_pages.py -->", "<!-- end -->"
+_PHOTOGRAPHS = {
+    "majority": "the commonest grade, for every image",
+    "probe": "own head on the frozen encoder, nothing shared",
+    "singleset": "a head trained alone, 20 passes",
+    "sums_both_held": "`analytic` by its defaults: mean of own and shared head, one message",
+    "fedavg": "`fedavg`, a shared head, 20 rounds",
+    "joined": "shared head of `analytic` and that of `fedavg`, joined",
+    "pooled": "all images in one place",
+}
+"""Rows of README's first table; the lowest is what nothing federated can be expected to beat."""
+_SCANS = {
+    "majority": "the commonest grade, for every image",
+    "probe": "own head on the frozen encoder, nothing shared",
+    "alone": "a head trained alone, 20 passes",
+    "sums_both": "`analytic`: mean of own and shared head, one message",
+    "fedavg": "`fedavg`, a shared head, 20 rounds",
+    "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that sites pre-trained without labels for 10",
+    "pooled": "all scans in one place",
+}
 
 
 class Block(NamedTuple):
@@ -167,18 +190,66 @@ def against_alone(block: Block, row: str, figure: str = _FIGURE) -> dict[Size, A
     }
 
 
-def write_results(results: Path, docs: Path) -> None:
-    """Write both pages.
+class Shown(NamedTuple):
+    """A part of README's first table.
+
+    Attributes:
+        hospitals: How many there are.
+        heads: Of its columns: images a hospital.
+        rows: Title, and the figures at each number of images.
+    """
+
+    hospitals: int
+    heads: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str]]]
+
+
+def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[str]) -> Shown:
+    case, sizes = block.cases[at]
+    heads = [
+        "all"
+        if size == "all"
+        else f"{size.replace('%', ' %')} of the labels"
+        if isinstance(size, str)
+        else f"n = {size}"
+        for size in sizes
+    ]
+    cells = {
+        row: [
+            " / ".join(f"{fmean(_by_hospital(runs[row], figure).values()):.2f}" for figure in figures)
+            for runs in sizes.values()
+        ]
+        for row in titles
+    }
+    return Shown(sum(case.hospitals.values()), heads, [(title, cells[row]) for row, title in titles.items()])
+
+
+def readme_table(f1: Block, o1: Block) -> str:
+    """README's first table: rows with their controls, at each number of images."""
+    many = gains(f1, row=HELD)
+    return page(
+        "readme.md.j2",
+        photographs=_shown(f1, 0, _PHOTOGRAPHS, _FIRST),
+        scans=_shown(o1, len(o1.cases) - 1, _SCANS, ("auc", "balanced_accuracy")),
+        defaults=[many[0], many[-1]],
+        fewest=MIN_COUNT,
+    ).strip()
+
+
+def write_results(results: Path, docs: Path, readme: Path) -> None:
+    """Write both pages and README's table.
 
     Args:
         results: Folder of the stored blocks.
         docs: Folder of the pages.
+        readme: Holds the table between two marks.
 
     Raises:
         StateError: A block is missing or damaged.
     """
     blocks = {name: stored_block(results / f"{name}{SUFFIX}") for name in BLOCKS}
     f1, f2, e1, o1 = (blocks[name] for name in ("f1", "f2", "e1", "o1"))
+    write_text(readme, between(readme.read_text(encoding="utf-8"), _BEGIN, _END, readme_table(f1, o1)))
     write_page(
         "does_it_help.md.j2",
         docs / "does_it_help.md",
@@ -213,9 +284,9 @@ def write_results(results: Path, docs: Path) -> None:
 
 
 def main() -> int:
-    """Write both pages of this project's docs."""
+    """Write both pages of this project's docs, and README's table."""
     root = Path(__file__).resolve().parents[3]
-    write_results(root / "benchmarks" / "results", root / "docs")
+    write_results(root / "benchmarks" / "results", root / "docs", root / "README.md")
     return 0
 
 

@@ -58,7 +58,7 @@ def goes_side_by_side(experiment: Experiment) -> bool:
         and not settings.stretches
         and not (experiment.network.calibrator or experiment.network.projector)
         and _corrects(experiment)
-        and mixing.rule.needs <= {"images"}
+        and (mixing.rule.alike or mixing.rule.needs == {"images"})
         and not (mixing.personal or mixing.robust.guards or mixing.optimiser.remembers)
         and experiment.tune.epochs in ((0, settings.epochs) if experiment.tune.along else (0,))
         and experiment.tune.learning_rate is None
