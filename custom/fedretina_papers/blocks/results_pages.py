@@ -41,9 +41,9 @@ _PHOTOGRAPHS = {
     "sums_both_held": "`analytic` by its defaults: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "joined": "shared head of `analytic` and that of `fedavg`, joined",
-    "pooled": "all images in one place",
+    "pooled": "the network of `fedavg` on all images in one place",
 }
-"""Rows of README's first table; the lowest is what nothing federated can be expected to beat."""
+"""Rows of README's first table on photographs, and on scans below."""
 _SCANS = {
     "majority": "the commonest grade, for every image",
     "probe": "own head on the frozen encoder, nothing shared",
@@ -51,7 +51,7 @@ _SCANS = {
     "sums_both": "`analytic`: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that sites pre-trained without labels for 10",
-    "pooled": "all scans in one place",
+    "pooled": "the network of `fedavg` on all scans in one place",
 }
 
 
@@ -206,14 +206,7 @@ class Shown(NamedTuple):
 
 def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[str]) -> Shown:
     case, sizes = block.cases[at]
-    heads = [
-        "all"
-        if size == "all"
-        else f"{size.replace('%', ' %')} of the labels"
-        if isinstance(size, str)
-        else f"n = {size}"
-        for size in sizes
-    ]
+    heads = [f"n = {size}" if isinstance(size, int) else size.replace("%", " % of the labels") for size in sizes]
     cells = {
         row: [
             " / ".join(f"{fmean(_by_hospital(runs[row], figure).values()):.2f}" for figure in figures)
