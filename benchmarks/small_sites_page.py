@@ -45,11 +45,10 @@ test images are all that the site has, the same in every draw. The encoder is Ef
 weights of its package, at 224 pixels. Every run is one of the product's own in the plain loop, and its figures are
 those of the [verdict](verdict.md) of each site.
 
-The control is each site's own head on the same encoder, by the same sums of its own images alone: what one person
-could do in an afternoon. The sums of all sites give the head that a ridge regression on all images in one place gives,
-so the federated head of every grade is also the upper bound of its kind: all images in one place. An answer without
-looking has an AUC of 0.5. Nothing trains: every row passes each image once. Rows that train, alone, together and with
-all images in one place, stand in [F1](f1.md) and [O1](o1.md).
+The control is each site's own head on the same encoder, a ridge regression on its own images: what one person could do
+in an afternoon. The federated head of every grade is that of a ridge regression on all sites' images in one place, each
+site's centred and scaled by itself. An answer without looking has an AUC of 0.5. Nothing trains: every row passes each
+image once. Rows that train, alone, together and with all images in one place, stand in [F1](f1.md) and [O1](o1.md).
 
 Every grade is in the sums, however few its patients, but for the rows with the default policy: by default a hospital
 keeps grades of fewer than {fewest} patients out, encrypted or not, and gains less

@@ -1,6 +1,7 @@
 """Files that are either the old version or the new one, never half of each.
 
-Everything durable of a run goes through here: tensors as safetensors with one JSON header, records as JSON.
+Everything durable of a run goes through here, but for lines that are appended to a file that one process holds
+(`locks`): tensors as safetensors with one JSON header, read whole or stretch by stretch, and records as JSON.
 A write goes to a temporary file beside its target, is synced, renamed over it, and the folder is synced, so
 that a kill, a power cut or a full disk leaves the old file whole. Names that come from outside (of a run, of a site)
 are looked at here before they name a folder.

@@ -55,9 +55,9 @@ def benchmark(
     The papers' are `feduaa`, `oct`, and those of FedEE, named below.
 
     `f1`, `f2`, `e1`, `e1-scans`, `trunk`, `o1` (scans, at 4, 8 and 16 clients), `p1` and `p1-photographs` are blocks of
-    draws with their controls, on an encoder that stands still; in `f3` networks train whole beside it (docs/paper_tables.md).
-    `p1-oct` and `p1-fundus` pre-train the encoders of the last three without labels, some minutes more with each call;
-    --encoders is their folder.
+    draws with their controls, on an encoder that stands still; in `f3` networks train whole beside it
+    (docs/paper_tables.md). `p1-oct` and `p1-fundus` pre-train the encoders of `o1`, `p1` and `p1-photographs` without
+    labels, some minutes more with each call; --encoders is their folder.
 
     FedEE's tables are those of `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`,
     `fedee-heart` and `fedee-activity`.

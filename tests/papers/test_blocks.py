@@ -186,7 +186,8 @@ def test_a_rule_that_asks_more_of_a_site_than_its_images_is_not_for_the_stack(ru
     """UAW weighs by a theta that only the product's own training works out."""
     words = {"row": "fedavg", "classes": ["no_dr", "mild"], "exchange": {"personal": "nothing"}}
     adam = {"optimizer": "adam", "optimizer_state": "keep", "threads": 1, "device": "cpu"}
-    network = {"encoder": "efficientnet_lite0", "frozen": "all", "frozen_cache": "lenient", "head": {"layout": "linear"}}
+    frozen = {"frozen": "all", "frozen_cache": "lenient"}
+    network = {"encoder": "efficientnet_lite0", "head": {"layout": "linear"}, **frozen}
     asked = {**words, "training": adam, "network": network, "aggregation": {"rule": rule}}
     assert goes_side_by_side(Experiment.resolve(asked)) == fits
 

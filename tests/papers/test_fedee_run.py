@@ -176,6 +176,26 @@ def test_every_estimator_runs_under_the_settings_of_its_strategy(name):
 
 
 @pytest.mark.parametrize("name", PRESETS)
+def test_controls_differ_from_what_they_control_in_what_is_shared_alone(name):
+    plan = BenchmarkPlan.read(preset(name))
+    runs = {choice.name: plan.experiment_of(choice, 1, {}) for choice in plan.rows}
+    for twin, controls in {
+        "fedavg": ("singleset", "centralised"),
+        "fedee": ("singleset_exits", "centralised_exits"),
+    }.items():
+        shared = runs[twin]
+        for control in (runs[one] for one in controls):
+            assert control.exchange.personal == "everything"
+            assert control.pooled == control.row.startswith("centralised")
+            assert (control.objective, control.training, control.phases) == (
+                shared.objective,
+                shared.training,
+                shared.phases,
+            )
+            assert (control.network, control.evaluation) == (shared.network, shared.evaluation)
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_the_plans_that_come_with_the_package(name):
     plan = BenchmarkPlan.read(preset(name))
     assert plan.reference == "fedee"

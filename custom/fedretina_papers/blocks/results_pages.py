@@ -40,7 +40,7 @@ _PHOTOGRAPHS = {
     "singleset": "a head trained alone, 20 passes",
     "sums_both_held": "`analytic` by its defaults: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
-    "joined": "shared head of `analytic` and that of `fedavg`, joined",
+    "joined": "heads from sums over all stages joined with that of `fedavg` (ours; not in the product yet)",
     "pooled": "the network of `fedavg` on all images in one place",
 }
 """Rows of README's first table on photographs, and on scans below."""
@@ -50,7 +50,7 @@ _SCANS = {
     "alone": "a head trained alone, 20 passes",
     "sums_both": "`analytic`: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
-    "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that sites pre-trained without labels for 10",
+    "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that four clients pre-trained without labels in 10",
     "pooled": "the network of `fedavg` on all scans in one place",
 }
 
@@ -226,6 +226,7 @@ def readme_table(f1: Block, o1: Block) -> str:
         scans=_shown(o1, len(o1.cases) - 1, _SCANS, ("auc", "balanced_accuracy")),
         defaults=[many[0], many[-1]],
         fewest=MIN_COUNT,
+        uncounted=uncounted(o1.plan, o1.sets, [o1.cases[-1][0]]),
     ).strip()
 
 
