@@ -23,6 +23,7 @@ class RowChoice(BaseModel):
     Attributes:
         name: How the benchmark calls it.
         row: The row; the name itself by default.
+        title: In print; by default that of the row, with the name of a variant behind it.
         settings: What differs from the row; `phases` as in `BenchmarkPlan.experiment`.
         by_seed: What differs further under one seed, such as the encoder file that the seed starts from.
         grid: Settings to tune over instead of the plan's; one of them is no tuning.
@@ -33,6 +34,7 @@ class RowChoice(BaseModel):
     model_config = _STRICT
     name: str = Field(pattern=NAME)
     row: str = ""
+    title: str = ""
     settings: dict[str, Any] = {}
     by_seed: dict[int, dict[str, Any]] = {}
     grid: tuple[dict[str, Any], ...] = ()

@@ -222,6 +222,8 @@ class BenchmarkPlan(BaseModel):
 
     def title(self, choice: RowChoice) -> str:
         """What the tables call a row; its head is called personal only where it is."""
+        if choice.title:
+            return choice.title
         title = row(choice.of).title
         if self.experiment_of(choice, self.seeds_of(choice)[0], {}).exchange.personal in ("nothing", "exits"):
             title = title.replace(", personal head", "")
