@@ -173,7 +173,7 @@ def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(re
         "import sys, json; from pathlib import Path\n"
         "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.child_trainer import SiteRecipe\n"
         "from fedretina.exchange.payload import Order; from fedretina.exchange.payload import Stamp\n"
-        "from fedretina.storage import folder_lock\n"
+        "from fedretina.locks import folder_lock\n"
         "recipe = SiteRecipe.model_validate_json(sys.argv[1]); words = json.loads(sys.argv[2])\n"
         "with folder_lock(recipe.folder, 0) as lock:\n"
         "    order = Order(**{**words, 'stamp': Stamp(*words['stamp'])})\n"
@@ -185,6 +185,7 @@ def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(re
     try:
         deadline = time.monotonic() + 600
         while not (children := [child for child in psutil.Process(parent.pid).children() if is_set_up(child)]):
+            assert parent.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)
         children[0].suspend()  # it cannot end by itself
