@@ -1,4 +1,4 @@
-"""What heads from sums give small hospitals: `python -m benchmarks.small_sites fundus --site NAME=FILE ...`.
+"""What the verdict keeps at small hospitals: `python -m benchmarks.small_sites fundus --site NAME=FILE ...`.
 
 Of every site n training images are drawn by whole patients, and a quarter as many to validate on; the test images are
 all of them, the same in every draw. Each run is one of the product's own, in the plain loop, and its figures are those
@@ -69,9 +69,9 @@ def main() -> int:
         _run_all(
             chosen.set, chosen.name or chosen.set, files, chosen.rows.split(","), sizes, chosen.draws, chosen.scratch
         )
-    from benchmarks.small_sites_page import ANALYTIC, PAGE, write_page
+    from benchmarks.small_sites_page import PAGE, write_page
 
-    write_page(STORED, PAGE, ANALYTIC)
+    write_page(STORED, PAGE)
     return 0
 
 

@@ -130,6 +130,7 @@ def oct_page(
         sets=results.sets,
         pooled=[count(one) for one in dict.fromkeys((pooled[0], pooled[-1]))] if pooled else [],
         intervals=tables.has_intervals(results),
+        majority=tables.majority_share(results),
         dealt=dealt,
         end=_end(results),
         dealt_end=_end(results if dealt is None else dealt.results),

@@ -50,6 +50,13 @@ def method_table(results: OctResults) -> list[str]:
     return render(results.records, ["row"], _lines(rows), [*columns, _encoder(results)])
 
 
+def majority_share(results: OctResults) -> list[str]:
+    """Accuracy, %, of the commonest class as the answer to every pooled test image: least and most of the runs."""
+    unions = [one.union for many in results.runs.values() for one in many if one.union is not None]
+    shares = sorted(max(one.support for one in union.classes) / union.n for union in unions)
+    return list(dict.fromkeys(number(100 * share, 1) for share in shares[:1] + shares[-1:]))
+
+
 def has_intervals(results: OctResults) -> bool:
     """Whether Table 3 has intervals over patients."""
     return any(_over_patients(results, name) != NONE for name in (*_paper("table3").rows, *not_in_the_paper(results)))

@@ -193,6 +193,14 @@ def test_controls_differ_from_what_they_control_in_what_is_shared_alone(name):
                 shared.phases,
             )
             assert (control.network, control.evaluation) == (shared.network, shared.evaluation)
+    probe = runs["probe"]
+    assert (probe.images, probe.network.encoder, probe.network.weights) == (
+        runs["fedavg"].images,
+        runs["fedavg"].network.encoder,
+        runs["fedavg"].network.weights,
+    )
+    assert probe.sums is not None
+    assert probe.sums.answer == "own"
 
 
 @pytest.mark.parametrize("name", PRESETS)

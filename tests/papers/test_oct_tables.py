@@ -17,6 +17,7 @@ from fedretina_papers.oct_tables import (
     communication_table,
     convergence_table,
     encoder_table,
+    majority_share,
     method_table,
     recomputed_table,
     sites_table,
@@ -53,6 +54,16 @@ def test_pooled_figures_are_over_whole_sets_that_were_trained_on(runs, results):
     weighted = sum(figures.accuracy[one] * figures.images[one] for one in ("kermany", "duke")) / 220
     assert figures.union.accuracy == pytest.approx(weighted)
     assert (figures.unseen, figures.sites) == (frozenset({"octid"}), 4)
+
+
+def test_the_majority_answer_is_the_share_of_the_commonest_class(runs, results):
+    shares = set()
+    for run in runs:
+        labels = np.concatenate([site.labels for site in run.sites.values() if site.origin != "octid"])
+        shares.add(f"{100 * np.bincount(labels).max() / labels.size:.1f}")
+    ordered = sorted(shares, key=float)
+    assert majority_share(results) == list(dict.fromkeys((ordered[0], ordered[-1])))
+    assert majority_share(OctResults.of([], ORDER)) == []
 
 
 def test_a_run_on_fewer_sets_is_measured_on_the_same_images(runs):

@@ -16,9 +16,10 @@ RESULTS = ROOT / "benchmarks" / "results"
 def test_pages_and_readmes_table_are_those_of_the_stored_blocks(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text((ROOT / "README.md").read_text())
+    (tmp_path / "analytic.md").write_text((ROOT / "docs" / "analytic.md").read_text())
     write_results(RESULTS, tmp_path, readme)
     assert readme.read_text() == (ROOT / "README.md").read_text()
-    for name in ("does_it_help.md", "results.md"):
+    for name in ("does_it_help.md", "results.md", "analytic.md"):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
 
 

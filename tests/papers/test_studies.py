@@ -6,7 +6,6 @@ What a study costs lies in its constants (sizes, rows, draws), which are small h
 import shutil
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 from benchmarks import (
@@ -77,12 +76,11 @@ class Bench:
 
 
 def run_small_sites(bench):
-    stored = bench.store(small_sites)
-    for name in ("PAGE", "ANALYTIC"):
-        bench.set(small_sites_page, name, Path(shutil.copy(getattr(small_sites_page, name), bench.folder)))
+    stored, page = bench.store(small_sites), bench.page(small_sites_page)
     words = ["--rows", "both,both_held", "--sizes", "15", "--draws", "1", "--scratch", bench.folder / "scratch"]
     bench.main(small_sites, "fundus", *bench.sites, *words)
     assert {run["row"] for run in read_packed(stored).values()} == {"both", "both_held"}
+    assert "| `analytic`, the mean of own and federated head |" in page.read_text()
 
 
 def run_promise(bench):
@@ -196,7 +194,6 @@ def test_a_study_runs_in_small_from_its_images_to_its_page(name, monkeypatch, tm
 ELSEWHERE = {
     "wire_codec_sizes": "test_studies.py",  # with the codecs' page
     "leaks": "test_leaks.py",
-    "small_sites_figures": "test_small_sites_study.py",
     "trust_page": "test_studies_of_answers.py",
 }
 NO_STUDIES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Self
 
@@ -30,6 +31,11 @@ LOW, HIGH = 0.05, 20.0
 _TOGETHER = {"cpu": 8, "cuda": 32}
 """Images that pass the frozen stages at once, by kind of device. It is fixed, and a smaller batch is filled up, because
 the last bit of a sum may depend on the size of the batch: so an image's outputs do not depend on what it comes with."""
+
+
+def _in_full(x: Tensor) -> AbstractContextManager[object]:
+    """No autocast for what runs on x; the meta device, on which costs are counted, has none to turn off."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 class Network(nn.Module):
@@ -126,13 +132,13 @@ class Network(nn.Module):
             largest.
         """
         size = _TOGETHER.get(x.device.type, 1)
-        with torch.autocast(x.device.type, enabled=False):
+        with _in_full(x):
             return torch.cat([self._frozen_piece(part, size) for part in torch.split(x, size)])
 
     @torch.no_grad()
     def frozen_width(self, x: Tensor) -> int:
         """Return L of `frozen_outputs` for images like x `[1, 3, H, W]`."""
-        with torch.autocast(x.device.type, enabled=False):
+        with _in_full(x):
             return self._frozen_piece(x, 1).shape[1]
 
     def frozen_is_given(self, shape: tuple[int, ...]) -> None:

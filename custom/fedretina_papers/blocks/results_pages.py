@@ -1,7 +1,7 @@
-"""What came out of the blocks: a page for the doctor, one for the researcher, and README's first table.
+"""What came out of the blocks: a page for the doctor, one for the researcher, README's first table, that of `analytic`.
 
-`python -m fedretina_papers.blocks.results_pages` writes docs/does_it_help.md, docs/results.md and README's first table
-from what is stored.
+`python -m fedretina_papers.blocks.results_pages` writes docs/does_it_help.md, docs/results.md, README's first table and
+that of docs/analytic.md from what is stored.
 """
 
 from __future__ import annotations
@@ -53,6 +53,19 @@ _SCANS = {
     "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that four clients pre-trained without labels in 10",
     "pooled": "the network of `fedavg` on all scans in one place",
 }
+
+_ANSWERS = {
+    "majority": "the commonest grade, for every image",
+    "probe": "own head on the frozen encoder, nothing shared: `own`",
+    "singleset": "a head trained alone, 20 passes",
+    "sums": "`federated`, every grade",
+    "sums_both": "`both`, every grade",
+    "sums_held": "`federated`, by the default policy",
+    "sums_both_held": "`both`, by the default policy",
+    "fedavg": "`fedavg`, a shared head, 20 rounds",
+    "pooled": "the network of `fedavg` on all images in one place",
+}
+"""Rows of the tables of docs/analytic.md."""
 
 
 class Block(NamedTuple):
@@ -191,7 +204,7 @@ def against_alone(block: Block, row: str, figure: str = _FIGURE) -> dict[Size, A
 
 
 class Shown(NamedTuple):
-    """A part of README's first table.
+    """Rows of a table, at each number of images.
 
     Attributes:
         hospitals: How many there are.
@@ -204,12 +217,12 @@ class Shown(NamedTuple):
     rows: Sequence[tuple[str, Sequence[str]]]
 
 
-def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[str]) -> Shown:
+def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[str], places: int = 2) -> Shown:
     case, sizes = block.cases[at]
     heads = [f"n = {size}" if isinstance(size, int) else size.replace("%", " % of the labels") for size in sizes]
     cells = {
         row: [
-            " / ".join(f"{fmean(_by_hospital(runs[row], figure).values()):.2f}" for figure in figures)
+            " / ".join(f"{fmean(_by_hospital(runs[row], figure).values()):.{places}f}" for figure in figures)
             for runs in sizes.values()
         ]
         for row in titles
@@ -230,20 +243,42 @@ def readme_table(f1: Block, o1: Block) -> str:
     ).strip()
 
 
+def answers_table(photographs: Block, f1: Block) -> str:
+    """The tables of docs/analytic.md: what heads from sums answer with, beside their controls.
+
+    Args:
+        photographs: P1 on photographs, whose sites have one camera each.
+        f1: F1, where several hospitals have like cameras.
+    """
+    parts = []
+    for title, block in (("sites of unlike cameras", photographs), ("hospitals, several of each camera", f1)):
+        rows = {row.name for row in block.plan.rows}
+        titles = {row: words for row, words in _ANSWERS.items() if row in rows}
+        parts.append((title, _shown(block, 0, titles, ("auc", _FIGURE), 3)))
+    means = [
+        {row: fmean(_by_hospital(runs[row], _FIGURE).values()) for row in (SHARED, HELD)}
+        for runs in f1.cases[0][1].values()
+    ]
+    lost = [f"{one[SHARED] - one[HELD]:.3f}" for one in means]
+    return page("analytic.md.j2", parts=parts, many=parts[-1][1], lost=lost).strip()
+
+
 def write_results(results: Path, docs: Path, readme: Path) -> None:
-    """Write both pages and README's table.
+    """Write both pages and both tables.
 
     Args:
         results: Folder of the stored blocks.
-        docs: Folder of the pages.
-        readme: Holds the table between two marks.
+        docs: Folder of the pages; analytic.md holds its table between two marks.
+        readme: Holds its table between two marks.
 
     Raises:
         StateError: A block is missing or damaged.
     """
     blocks = {name: stored_block(results / f"{name}{SUFFIX}") for name in BLOCKS}
     f1, f2, e1, o1 = (blocks[name] for name in ("f1", "f2", "e1", "o1"))
-    write_text(readme, between(readme.read_text(encoding="utf-8"), _BEGIN, _END, readme_table(f1, o1)))
+    tables = {readme: readme_table(f1, o1), docs / "analytic.md": answers_table(blocks["p1_photographs"], f1)}
+    for file, shown in tables.items():
+        write_text(file, between(file.read_text(encoding="utf-8"), _BEGIN, _END, shown))
     write_page(
         "does_it_help.md.j2",
         docs / "does_it_help.md",
@@ -278,7 +313,7 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
 
 
 def main() -> int:
-    """Write both pages of this project's docs, and README's table."""
+    """Write both pages of this project's docs, README's table and that of `analytic`."""
     root = Path(__file__).resolve().parents[3]
     write_results(root / "benchmarks" / "results", root / "docs", root / "README.md")
     return 0

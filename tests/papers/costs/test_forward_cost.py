@@ -49,6 +49,13 @@ def test_our_network_counts_encoder_and_head_and_is_left_alone():
     assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
 
 
+@pytest.mark.parametrize("frozen", [2, "all"])
+def test_frozen_stages_cost_an_image_what_they_cost_when_they_train(frozen):
+    moving = forward_cost(build_on_meta(NetworkSettings(encoder="resnet18"), 5), 64)
+    still = forward_cost(build_on_meta(NetworkSettings(encoder="resnet18", frozen=frozen), 5), 64)
+    assert still.multiply_adds == moving.multiply_adds
+
+
 def test_arithmetic_grows_with_the_area():
     net = build_on_meta(NetworkSettings(encoder="resnet18"), 5)
     small, large = forward_cost(net, 64), forward_cost(net, 128)
