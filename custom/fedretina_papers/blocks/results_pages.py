@@ -52,6 +52,7 @@ _SCANS = {
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that four clients pre-trained without labels in 10",
     "pooled": "the network of `fedavg` on all scans in one place",
+    "moco_pooled": "the same on that encoder, all scans in one place",
 }
 
 _ANSWERS = {
@@ -166,6 +167,13 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gai
             one: (fmean(alone[name] for name in names), fmean(together[name] for name in names), len(names))
             for one, names in sorted(sets.items())
         },
+    )
+
+
+def _rare(block: Block, case: int) -> float:
+    """How much the default policy costs at most, over the sizes of a case."""
+    return max(
+        one.together - held.together for one, held in zip(gains(block, case), gains(block, case, HELD), strict=True)
     )
 
 
@@ -287,7 +295,8 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
         unlike=gains(f1, 1, HELD),
         graded=against_alone(f1, HELD, "kappa"),
         grades=gains(f1, row=HELD, figure="kappa"),
-        rare=max(one.together - held.together for one, held in zip(gains(f1), gains(f1, row=HELD), strict=True)),
+        rare=_rare(f1, 0),
+        rare_unlike=_rare(f1, 1),
         fewest=MIN_COUNT,
         enough=LEAST_PATIENTS,
         newcomer=gains(f2),
