@@ -158,10 +158,7 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
     require_controls(plan, runs)
     records = Records(runs)
     against = comparisons(plan, runs)
-    usual = min(
-        (one["passes"] for row in plan.rows if row.role == "alone" and row.kind == "trained" for one in _of(runs, row)),
-        default=0,
-    )
+    usual = _usual_passes(plan, runs)
     lines = [Line((row.title, _ROLES[row.role]), row.name) for row in plan.rows]
     figures = [
         Column(
@@ -279,7 +276,8 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
             key = f"{held} {figure}"
             cells[key] = None if lead is None else against[lead[0], figure]
             ran = [] if lead is None else list(runs[lead[0]].values())
-            costs[key] = mean_count([one["passes"] for one in ran], 0), _bytes([one["bytes_up"] for one in ran], None)
+            passes = _passes([one["passes"] for one in ran], _usual_passes(plan, runs))
+            costs[key] = passes, _bytes([one["bytes_up"] for one in ran], None)
             lines.append(Line((str(held), TITLES[figure], *told), key))
 
     def test(show: Callable[[Against], str]) -> Callable[[Line], str]:
@@ -347,6 +345,12 @@ def _helps(name: str, against: Mapping[str, Sequence[Against]]) -> str:
         return "too few draws"
     by = [TITLES[one.figure] for one in against[name] if one.helps]
     return f"yes, by {listed(by)}" if by else "no"
+
+
+def _usual_passes(plan: BlockPlan, runs: Runs) -> float:
+    """Passes of the network trained alone that has the fewest; rows with more are marked."""
+    alone = [row for row in plan.rows if row.role == "alone" and row.kind == "trained"]
+    return min((float(one["passes"]) for row in alone for one in _of(runs, row)), default=0.0)
 
 
 def _passes(values: Sequence[float], usual: float) -> str:
