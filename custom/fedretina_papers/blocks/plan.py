@@ -357,9 +357,9 @@ class BlockPlan(BaseModel):
                 theirs = plan.experiment_of(plan.row(row.twin), 1, {})
                 same = ("network", "objective", "training", "augment")
                 other = [name for name in same if getattr(mine, name) != getattr(theirs, name)]
-                if other or mine.phases[0].rounds != theirs.phases[0].rounds or theirs.shares:
+                if other or passes_of(mine) != passes_of(theirs) or theirs.shares:
                     raise SettingsError(
-                        f"row {row.name!r} has {row.twin!r} as its twin, but the two differ in {other or 'rounds'}: a "
+                        f"row {row.name!r} has {row.twin!r} as its twin, but the two differ in {other or 'passes'}: a "
                         "twin has the same network and passes, and shares nothing."
                     )
         if len(seen) > 1:
@@ -402,3 +402,13 @@ class BlockPlan(BaseModel):
     def sizes_of(self, case: BlockCase) -> tuple[Size, ...]:
         """Sizes that a case is run at."""
         return tuple(size for size in self.sizes if size not in self.skips.get(case.name, ()))
+
+
+def passes_of(experiment: Experiment) -> int:
+    """How often a run goes over a site's training images; 0 for heads from sums, which look at each once."""
+    if experiment.sums is not None:
+        return 0
+    settings = experiment.phases[0].training or experiment.training
+    each = sum(stretch.epochs for stretch in settings.stretches) if settings.stretches else settings.epochs
+    along = experiment.tune.epochs if experiment.tune.along else 0
+    return experiment.phases[0].rounds * (each + along) + (experiment.tune.epochs if experiment.tune.at_end else 0)

@@ -34,9 +34,9 @@ from fedretina_papers.blocks.hospitals import (
     without_exits,
 )
 from fedretina_papers.blocks.joined import at_own_temperature, joined
-from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, BlockPlan, BlockRow, Size, Tuned
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, BlockPlan, BlockRow, Size, Tuned, passes_of
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
-from fedretina_papers.blocks.train import Ran, passes_of, pooled, summed, trained
+from fedretina_papers.blocks.train import Ran, pooled, summed, trained
 
 _DIVERGED = -1.0
 """What tuning finds a value worth with which training diverged: less than any other."""

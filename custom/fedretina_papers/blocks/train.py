@@ -318,13 +318,3 @@ class _Together:
             mine = self._owner[samples] == at
             rows, net = samples[mine], self._each[at]
             yield rows, net(self._images[rows]) if self._given else net.logits(features[torch.from_numpy(mine)])
-
-
-def passes_of(experiment: Experiment) -> int:
-    """How often a run goes over a site's training images; 0 for heads from sums, which look at each once."""
-    if experiment.sums is not None:
-        return 0
-    settings = experiment.phases[0].training or experiment.training
-    each = sum(stretch.epochs for stretch in settings.stretches) if settings.stretches else settings.epochs
-    along = experiment.tune.epochs if experiment.tune.along else 0
-    return experiment.phases[0].rounds * (each + along) + (experiment.tune.epochs if experiment.tune.at_end else 0)
