@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedretina.errors import SettingsError
+from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
 from fedretina_papers.costs.energy import GridSettings
 
@@ -29,6 +30,8 @@ class RowChoice(BaseModel):
         grid: Settings to tune over instead of the plan's; one of them is no tuning.
         seeds: Seeds that it runs with instead of the plan's.
         sites: Sites that it trains on instead of the plan's; it still answers at all of the plan's where it can.
+        in_one_place: Whether its network trains on all sites' images together: what travels in the row is one for all,
+            what stays is one a site. Nothing federated can be expected to beat it.
     """
 
     model_config = _STRICT
@@ -40,6 +43,7 @@ class RowChoice(BaseModel):
     grid: tuple[dict[str, Any], ...] = ()
     seeds: tuple[int, ...] = ()
     sites: tuple[str, ...] = ()
+    in_one_place: bool = False
 
     @property
     def of(self) -> str:
@@ -113,6 +117,21 @@ class EnergySettings(BaseModel):
     model_config = _STRICT
     watts: float = Field(default=65.0, gt=0, le=10_000)
     grid: GridSettings = GridSettings(router_w=10, idle_w=20, up_mbit_s=50, down_mbit_s=100)
+
+
+def require_one_place(name: str, experiment: Experiment) -> None:
+    """Refuse a row whose whole network cannot train on all images in one place.
+
+    Raises:
+        SettingsError: It keeps BatchNorm at home, has early exits, or does more than train once.
+    """
+    network = experiment.network
+    whole = network.frozen != "all" and (experiment.exchange.batchnorm != "shared_all" or network.exits is not None)
+    if whole or len(experiment.phases) != 1 or experiment.tune.epochs or experiment.pooled:
+        raise SettingsError(
+            f"row {name!r} trains one encoder on all images in one place: take a row of one phase that shares all of "
+            "its encoder (exchange.batchnorm: shared_all), without early exits and without fine-tuning."
+        )
 
 
 def plan_of(kind: type[_Plan], settings: Mapping[str, Any]) -> _Plan:

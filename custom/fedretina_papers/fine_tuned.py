@@ -50,6 +50,7 @@ def begins_with(plan: BenchmarkPlan, choice: RowChoice) -> RowChoice | None:
     for other in plan.rows:
         grid = plan.candidates(other)
         whole = len(grid) == 1 and set(plan.seeds_of(choice)) <= set(plan.seeds_of(other))
+        whole = whole and not other.in_one_place
         same = whole and plan.trained_on(other) == plan.trained_on(choice) and other.by_seed == choice.by_seed
         if same and _deciding(plan.experiment_of(other, seed, grid[0])) == _deciding(own, TuneSettings()):
             return other

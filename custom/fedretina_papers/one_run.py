@@ -26,6 +26,7 @@ from fedretina_papers.asked import ask, keep
 from fedretina_papers.choices import RowChoice
 from fedretina_papers.fine_tuned import begins_with, tune_on
 from fedretina_papers.measure import measured, reading_of, site_facts, under_noise
+from fedretina_papers.one_place import train_in_one_place
 from fedretina_papers.outside_images import outside_of, outside_sets
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.resplit import resplit
@@ -92,6 +93,8 @@ def train(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
     sites, start = sites_of(plan, out, seed, plan.trained_on(choice)), begins_with(plan, choice)
     if start is not None:
         tune_on(experiment, sites, train(plan, start, seed, plan.candidates(start)[0], out), root / run)
+    elif choice.in_one_place:
+        train_in_one_place(experiment, sites, root / run)
     else:
         fresh, began = not (root / run).exists(), time.monotonic()
         run_loop(experiment, sites, root, run)
@@ -172,7 +175,7 @@ def measure_run(
         "title": plan.title(choice),
         "paper": row(choice.of).paper,
         "seed": seed,
-        "loop_only": experiment.pooled,
+        "loop_only": experiment.pooled or choice.in_one_place,
         "seconds": read_json(folder / "seconds.json")["seconds"],
         "bytes_up": moved.up,
         "bytes_down": moved.down,

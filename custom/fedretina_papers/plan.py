@@ -16,7 +16,15 @@ from fedretina.settings.experiment import Experiment, known_row
 from fedretina.settings.plan import merged
 from fedretina.storage import require_name, require_sites
 from fedretina.yaml_file import parse_yaml
-from fedretina_papers.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings, plan_of
+from fedretina_papers.choices import (
+    NAME,
+    EnergySettings,
+    ReadingChoice,
+    RowChoice,
+    SplitSettings,
+    plan_of,
+    require_one_place,
+)
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _PRESETS = resources.files("fedretina_papers") / "plans"
@@ -165,7 +173,9 @@ class BenchmarkPlan(BaseModel):
             require_name(name, "out-of-distribution set")
         for choice in plan.rows:
             for change in plan.candidates(choice):
-                plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
+                experiment = plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
+                if choice.in_one_place:
+                    require_one_place(choice.name, experiment)
         for one in plan.readings:
             choice = plan.choice(one.of)
             answers = plan.experiment_of(choice, plan.seeds_of(choice)[0], {}).evaluation

@@ -21,7 +21,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
-from fedretina_papers.blocks import train
+from fedretina_papers import one_place
 from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
 from fedretina_papers.blocks.joined import joined
 from fedretina_papers.blocks.page import write_block_page
@@ -89,7 +89,7 @@ def test_a_twin_has_the_same_network_and_passes():
         {**row, "settings": {"phases": [{"name": "train", "rounds": 9}]}} if row["name"] == "singleset" else row
         for row in settings["rows"]
     ]
-    with pytest.raises(SettingsError, match="differ in rounds"):
+    with pytest.raises(SettingsError, match="differ in passes"):
         BlockPlan.read({**settings, "rows": rows})
 
 
@@ -117,7 +117,7 @@ def test_rows_stand_on_a_frozen_encoder_or_train_all_of_it(changed, said):
     ("name", "changed", "said"),
     [
         ("whole_singleset", {"standard": True}, "from the plan's own weights"),
-        ("whole_pooled", {"of": "whole_fedbn"}, "pool a row that shares all"),
+        ("whole_pooled", {"of": "whole_fedbn"}, "take a row of one phase that shares all"),
         ("sums", {"tune": [{"setting": "training.learning_rate", "values": [1, 2, 3]}]}, "train nothing"),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_whole_network_on_all_images_has_a_hospitals_rates_and_sees_all_hospit
             rates.append(self.at(clock))
             super().step(loss, correction, clock)
 
-    monkeypatch.setattr(train, "RoundOptimiser", Noted)
+    monkeypatch.setattr(one_place, "RoundOptimiser", Noted)
     normalise = functional.batch_norm
 
     def noted(images, mean, variance, weight, bias, training, *rest):

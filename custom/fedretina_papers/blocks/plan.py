@@ -14,7 +14,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
-from fedretina_papers.choices import NAME
+from fedretina_papers.choices import NAME, require_one_place
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -341,12 +341,8 @@ class BlockPlan(BaseModel):
                     f"row {row.name!r} trains all of the network from the plan's own weights: leave out start and "
                     "standard, which are of rows on a frozen encoder."
                 )
-            apart = mine.exchange.batchnorm != "shared_all" or mine.network.exits is not None
-            if row.kind == "pooled" and plan.shown(row) == PIXELS and apart:
-                raise SettingsError(
-                    f"row {row.name!r} trains one encoder and one head on all images: pool a row that shares all of "
-                    "its encoder (exchange.batchnorm: shared_all) and has no early exits."
-                )
+            if row.kind == "pooled":
+                require_one_place(row.name, mine)
             seen.add(mine.images)
             if row.kind != "sums" and mine.network.frozen not in ("all", "nothing"):
                 raise SettingsError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from fedretina.report.text import NONE, size
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
@@ -20,6 +21,7 @@ from fedretina_papers.blocks.page import read_runs, stored_plan, uncounted
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import Against, Runs, comparisons, has_all, lead_table, whole_draws
 from fedretina_papers.engine.page import page, write_page
+from fedretina_papers.engine.table import mean_count
 from fedretina_papers.markdown import between
 from fedretina_papers.packed import SUFFIX, read_packed, unpack
 from fedretina_papers.stored import end_words
@@ -37,7 +39,7 @@ _BEGIN, _END = "<!-- from blocks/results_pages.py -->", "<!-- end -->"
 _PHOTOGRAPHS = {
     "majority": "the commonest grade, for every image",
     "probe": "own head on the frozen encoder, nothing shared",
-    "singleset": "a head trained alone, 20 passes",
+    "singleset": "a head trained alone",
     "sums_both_held": "`analytic` by its defaults: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "joined": "heads from sums over all stages joined with that of `fedavg` (ours; not in the product yet)",
@@ -47,10 +49,10 @@ _PHOTOGRAPHS = {
 _SCANS = {
     "majority": "the commonest grade, for every image",
     "probe": "own head on the frozen encoder, nothing shared",
-    "alone": "a head trained alone, 20 passes",
+    "alone": "a head trained alone",
     "sums_both": "`analytic`: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
-    "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that four clients pre-trained without labels in 10",
+    "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that four clients pre-trained without labels",
     "pooled": "the network of `fedavg` on all scans in one place",
     "moco_pooled": "the same on that encoder, all scans in one place",
 }
@@ -58,7 +60,7 @@ _SCANS = {
 _ANSWERS = {
     "majority": "the commonest grade, for every image",
     "probe": "own head on the frozen encoder, nothing shared: `own`",
-    "singleset": "a head trained alone, 20 passes",
+    "singleset": "a head trained alone",
     "sums": "`federated`, every grade",
     "sums_both": "`both`, every grade",
     "sums_held": "`federated`, by the default policy",
@@ -217,7 +219,7 @@ class Shown(NamedTuple):
     Attributes:
         hospitals: How many there are.
         heads: Of its columns: images a hospital.
-        rows: Title, and the figures at each number of images.
+        rows: Title, the figures at each number of images, and what they cost: passes over the images and bytes sent.
     """
 
     hospitals: int
@@ -228,14 +230,19 @@ class Shown(NamedTuple):
 def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[str], places: int = 2) -> Shown:
     case, sizes = block.cases[at]
     heads = [f"n = {size}" if isinstance(size, int) else size.replace("%", " % of the labels") for size in sizes]
-    cells = {
-        row: [
+    rows = []
+    for row, title in titles.items():
+        cells = [
             " / ".join(f"{fmean(_by_hospital(runs[row], figure).values()):.{places}f}" for figure in figures)
             for runs in sizes.values()
         ]
-        for row in titles
-    }
-    return Shown(sum(case.hospitals.values()), heads, [(title, cells[row]) for row, title in titles.items()])
+        rows.append((title, [*cells, *_costs([run for runs in sizes.values() for run in runs[row].values()])]))
+    return Shown(sum(case.hospitals.values()), [*heads, "training passes", "sent per hospital"], rows)
+
+
+def _costs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    sent = fmean(run["bytes_up"] for run in runs)
+    return [mean_count([run["passes"] for run in runs], 0), size(sent) if sent else NONE]
 
 
 def readme_table(f1: Block, o1: Block) -> str:

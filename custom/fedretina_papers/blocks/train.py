@@ -8,42 +8,34 @@ once. Training (`LocalTrainer`), mixing (`Mixer`) and their order are the produc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from copy import copy, deepcopy
+from collections.abc import Callable, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedretina.aggregation.mixing import Mixer, Round
 from fedretina.aggregation.spool import Spool
 from fedretina.analytic.ridge import RidgeHead
 from fedretina.analytic.sums import Sums, total
-from fedretina.corrections.correction import LocalRound
-from fedretina.data.augment import augment
 from fedretina.data.site_data import SiteData, Split
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import tensors_bytes
 from fedretina.local.features import FrozenEncoder, FrozenOutputs
 from fedretina.local.heads_from_sums import ANSWERS, HeadsFromSums
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, summed_score
 from fedretina.local.trainer import LocalTrainer
-from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.encoder import Encoder
-from fedretina.seeds import reproducible_torch, seed_layers
+from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import WeightsSettings
 from fedretina.settings.plan import Plan
-from fedretina.settings.training import StretchSettings
+from fedretina_papers.one_place import rounds_in_one_place
 
 Answers = dict[str, dict[str, Tensor]]
 """Logits by hospital and split."""
-_PARTS = ("encoder", "projector", "head", "exits")
-_COUNTER = "num_batches_tracked"
 
 
 class Ran(NamedTuple):
@@ -227,94 +219,12 @@ def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: P
 
 
 def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
-    """The same network in the same passes, over all images in one place.
-
-    What travels in the row is one for all hospitals, what stays at home is one a hospital: a trunk with a head a site,
-    or one head over shared classes that each site's grades are read off. A batch holds images of any hospital; one of
-    all hospitals' images has as many batches as those of each together.
-    """
+    """The same network in the same passes, over all images in one place; see `rounds_in_one_place`."""
     trainers = trainers_of(experiment, hospitals)
-    together = _Together(experiment, hospitals, trainers)
-    objective = build_objective(experiment.objective)
-    settings = experiment.phases[0].training or experiment.training
-    stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
-    if any(stretch.train != "all" for stretch in stretches):
-        raise SettingsError("a pooled row trains all of its network: give it a row without stretches.")
-    epochs = sum(stretch.epochs for stretch in stretches)
-    device = torch.device("cpu")
-    with reproducible_torch(settings):
-        optimiser = RoundOptimiser(together.whole, settings)
-        together.whole.train()
-        for step in (one for one in Plan.of(experiment) if one.task == "train"):
-            losses = BatchLosses(device, step)
-            for epoch in range(epochs):
-                purpose = (experiment.seed, "pooled", step.phase, step.round, epoch)
-                order = list(batches(len(together.labels), settings, purpose))
-                seed_layers(device, (*purpose, "dropout"))
-                for number, samples in enumerate(order):
-                    clock = Clock(step.round, step.rounds, epoch, epochs, number, len(order))
-                    loss = torch.zeros(())
-                    for rows, logits in together.logits(samples, (*purpose, "augment")):
-                        score = summed_score(objective, logits, together.labels[rows], clock)
-                        loss = loss + score * (len(rows) / len(samples))
-                    losses.note(loss, clock)
-                    optimiser.step(loss, LocalRound(), clock)
-    answers = {}
-    for name, trainer in trainers.items():
-        parts, state = trainer.partition, together.nets[name].state_dict()
-        shared, personal = ({key: state[key] for key in keys} for keys in (parts.shared, parts.personal))
-        answers[name] = {
-            split: trainer.answers(shared, personal, hospitals[name].split(split)).logits for split in ("val", "test")
-        }
+    for one in rounds_in_one_place(experiment, hospitals, trainers):
+        models = one.models
+    answers = {
+        name: {split: trainer.answers(*models[name], hospitals[name].split(split)).logits for split in ("val", "test")}
+        for name, trainer in trainers.items()
+    }
     return Ran(answers, 0, 0)
-
-
-class _Together:
-    """Networks of all hospitals that are one in what travels, over all their training images in one place.
-
-    Attributes:
-        nets: By hospital; those that would be equal are the same.
-        whole: All that trains; the encoder by its own name, by which an optimiser knows its rate.
-        labels: Of all training images, hospital after hospital.
-    """
-
-    def __init__(
-        self, experiment: Experiment, hospitals: Mapping[str, SiteData], trainers: Mapping[str, LocalTrainer]
-    ) -> None:
-        self._first = next(iter(trainers.values()))
-        parts = self._first.partition
-        if any(not key.endswith(_COUNTER) for key in parts.personal):  # which never travel, whatever else does
-            self.nets = {name: deepcopy(trainer.model.net) for name, trainer in trainers.items()}
-        else:  # those of equal grades share a network, and their images pass it together
-            own = {id(trainer.model.net): deepcopy(trainer.model.net) for trainer in trainers.values()}
-            self.nets = {name: own[id(trainer.model.net)] for name, trainer in trainers.items()}
-        self._lead = next(iter(self.nets.values()))
-        for net in self.nets.values():
-            for part in _PARTS:
-                if any(key.startswith(f"{part}.") for key in parts.shared):
-                    setattr(net, part, getattr(self._lead, part))
-        self._each = list({id(net): net for net in self.nets.values()}.values())
-        named: dict[str, nn.Module] = {str(at): net for at, net in enumerate(self._each)}
-        self._given = experiment.network.frozen == "all"
-        self.whole = nn.ModuleDict(named if self._given else {"encoder": self._lead.encoder, **named})
-        splits = {name: data.split("train") for name, data in sorted(hospitals.items())}
-        self._images = torch.cat([split.images for split in splits.values()])
-        self.labels = torch.cat([split.labels for split in splits.values()])
-        numbers = {id(net): at for at, net in enumerate(self._each)}
-        self._owner = np.concatenate(
-            [np.full(len(split.labels), numbers[id(self.nets[name])]) for name, split in splits.items()]
-        )
-        self._random = experiment.phases[0].augment or experiment.augment
-
-    def logits(
-        self, samples: NDArray[np.int64], purpose: tuple[int | str, ...]
-    ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-        """What the networks answer to a batch, each to its own hospitals' images: their numbers and their logits."""
-        features = torch.empty(0)
-        if not self._given:  # all images at once, or BatchNorm would see each hospital's few by themselves
-            pixels = augment(self._images[samples], samples, self._random, purpose)
-            features = self._lead.features(self._first.model.to_device(pixels))
-        for at in np.unique(self._owner[samples]).tolist():
-            mine = self._owner[samples] == at
-            rows, net = samples[mine], self._each[at]
-            yield rows, net(self._images[rows]) if self._given else net.logits(features[torch.from_numpy(mine)])

@@ -1,0 +1,226 @@
+"""A row's network on all images in one place: what travels is one for all sites, what stays is one a site.
+
+Nothing federated can be expected to beat it, which makes it the upper bound beside a row; where sites have other grades
+it is one trunk with a head a site.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedretina.corrections.correction import LocalRound
+from fedretina.data.augment import augment
+from fedretina.data.site_data import SiteData
+from fedretina.errors import SettingsError, TrainingError
+from fedretina.evaluation.model_selection import chosen_step
+from fedretina.exchange.payload import Tensors
+from fedretina.local.site_state import STATE, History
+from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, summed_score
+from fedretina.local.trainer import LocalTrainer
+from fedretina.losses.objective import Clock, build_objective
+from fedretina.seeds import reproducible_torch, seed_layers
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan, Step
+from fedretina.settings.training import StretchSettings
+from fedretina.storage import write_json, write_tensors
+
+_PARTS = ("encoder", "projector", "head", "exits")
+_COUNTER = "num_batches_tracked"
+
+
+class Together(NamedTuple):
+    """All sites' models after a round.
+
+    Attributes:
+        step: Which round.
+        loss: Mean loss of its batches.
+        models: By site: what travels in the row, and what stays.
+    """
+
+    step: Step
+    loss: float
+    models: Mapping[str, tuple[Tensors, Tensors]]
+
+
+def rounds_in_one_place(
+    experiment: Experiment, sites: Mapping[str, SiteData], trainers: Mapping[str, LocalTrainer]
+) -> Iterator[Together]:
+    """Train a row's network on all sites' images together, in the row's own passes.
+
+    A batch holds images of any site; one of all sites' images has as many batches as those of each together. The
+    optimiser goes on from round to round.
+
+    Args:
+        experiment: The row's settings.
+        sites: Data by name.
+        trainers: One for each; they give the networks, and nothing of them trains.
+
+    Raises:
+        SettingsError: The row trains in stretches.
+        TrainingError: There are fewer images than a batch.
+        DivergedError: A loss that is not finite.
+    """
+    together = _Networks(experiment, sites, trainers)
+    objective = build_objective(experiment.objective)
+    settings = experiment.phases[0].training or experiment.training
+    stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
+    if any(stretch.train != "all" for stretch in stretches):
+        raise SettingsError("a row in one place trains all of its network: give it a row without stretches.")
+    if len(together.labels) < settings.batch_size:
+        raise TrainingError(
+            f"all sites' training images are fewer than one batch of {settings.batch_size}: lower training.batch_size."
+        )
+    epochs = sum(stretch.epochs for stretch in stretches)
+    with reproducible_torch(settings):
+        optimiser = RoundOptimiser(together.whole, settings)
+    for step in (one for one in Plan.of(experiment) if one.task == "train"):
+        losses = BatchLosses(together.device, step)
+        with reproducible_torch(settings):
+            together.whole.train()
+            for epoch in range(epochs):
+                purpose = (experiment.seed, "pooled", step.phase, step.round, epoch)
+                order = list(batches(len(together.labels), settings, purpose))
+                seed_layers(together.device, (*purpose, "dropout"))
+                for number, samples in enumerate(order):
+                    clock = Clock(step.round, step.rounds, epoch, epochs, number, len(order))
+                    loss = torch.zeros((), device=together.device)
+                    with torch.autocast(together.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                        for labels, logits in together.logits(samples, (*purpose, "augment")):
+                            score = summed_score(objective, logits, labels, clock)
+                            loss = loss + score * (len(labels) / len(samples))
+                    losses.note(loss, clock)
+                    optimiser.step(loss, LocalRound(), clock)
+                losses.settle()
+        yield Together(step, float(np.mean(losses.values)), together.models(trainers))
+
+
+class _Networks:
+    """Networks of all sites that are one in what travels, over all their training images in one place.
+
+    Attributes:
+        nets: By site; those that would be equal are the same.
+        whole: All that trains; the encoder by its own name, by which an optimiser knows its rate.
+        labels: Of all training images, site after site.
+        device: Where they are.
+    """
+
+    def __init__(
+        self, experiment: Experiment, sites: Mapping[str, SiteData], trainers: Mapping[str, LocalTrainer]
+    ) -> None:
+        self._first = next(iter(trainers.values()))
+        self.device = self._first.model.device
+        parts = self._first.partition
+        if any(not key.endswith(_COUNTER) for key in parts.personal):  # which never travel, whatever else does
+            self.nets = {name: deepcopy(trainer.model.net) for name, trainer in trainers.items()}
+        else:  # those of equal grades share a network, and their images pass it together
+            own = {id(trainer.model.net): deepcopy(trainer.model.net) for trainer in trainers.values()}
+            self.nets = {name: own[id(trainer.model.net)] for name, trainer in trainers.items()}
+        self._lead = next(iter(self.nets.values()))
+        for net in self.nets.values():
+            for part in _PARTS:
+                if any(key.startswith(f"{part}.") for key in parts.shared):
+                    setattr(net, part, getattr(self._lead, part))
+        self._each = list({id(net): net for net in self.nets.values()}.values())
+        named: dict[str, nn.Module] = {str(at): net for at, net in enumerate(self._each)}
+        self._given = experiment.network.frozen == "all"
+        self.whole = nn.ModuleDict(named if self._given else {"encoder": self._lead.encoder, **named})
+        splits = {name: data.split("train") for name, data in sorted(sites.items())}
+        self._images = torch.cat([split.images for split in splits.values()])
+        self.labels = torch.cat([split.labels for split in splits.values()])
+        numbers = {id(net): at for at, net in enumerate(self._each)}
+        self._owner = np.concatenate(
+            [np.full(len(split.labels), numbers[id(self.nets[name])]) for name, split in splits.items()]
+        )
+        self._random = experiment.phases[0].augment or experiment.augment
+
+    def logits(self, samples: NDArray[np.int64], purpose: tuple[int | str, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What the networks answer to a batch, each to its own sites' images: their labels and their logits."""
+        features = torch.empty(0)
+        if not self._given:  # all images at once, or BatchNorm would see each site's few by themselves
+            pixels = augment(self._images[samples], samples, self._random, purpose)
+            features = self._lead.features(self._first.model.to_device(pixels))
+        for at in np.unique(self._owner[samples]).tolist():
+            mine = self._owner[samples] == at
+            rows, net = samples[mine], self._each[at]
+            labels = self._first.model.brought(self.labels[rows])
+            yield labels, net(self._images[rows]) if self._given else net.logits(features[torch.from_numpy(mine)])
+
+    def models(self, trainers: Mapping[str, LocalTrainer]) -> dict[str, tuple[Tensors, Tensors]]:
+        """What travels and what stays, by site; copies, which further rounds leave as they are."""
+        found: dict[str, tuple[Tensors, Tensors]] = {}
+        for name, trainer in trainers.items():
+            parts = trainer.partition
+            state = {key: tensor.detach().cpu().clone() for key, tensor in self.nets[name].state_dict().items()}
+            found[name] = ({key: state[key] for key in parts.shared}, {key: state[key] for key in parts.personal})
+        return found
+
+
+def train_in_one_place(
+    experiment: Experiment,
+    sites: Mapping[str, SiteData],
+    folder: Path,
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> None:
+    """Train a row's network in one place and leave models, course and results behind as a run of the row does.
+
+    The round whose model is kept is chosen as a run chooses it. Nothing is left of a run that does not end.
+
+    Args:
+        experiment: The row's settings.
+        sites: Data by name.
+        folder: Of the run.
+        tell: Called after each round: how many are done, and of how many.
+
+    Raises:
+        SettingsError: The row trains in stretches.
+        TrainingError: There are fewer images than a batch.
+        DivergedError: A loss that is not finite.
+    """
+    began = time.monotonic()
+    trainers = {name: LocalTrainer(experiment, data) for name, data in sorted(sites.items())}
+    histories = {name: History() for name in trainers}
+    steps: list[dict[str, Any]] = []
+    said: dict[str, dict[str, float]] = {}
+    kept: Mapping[str, tuple[Tensors, Tensors]] = {}
+    chosen: int | None = None
+    for at, one in enumerate(rounds_in_one_place(experiment, sites, trainers)):
+        images = {name: {"images": float(data.counts["train"])} for name, data in sites.items()}
+        steps.append(_record(one.step.name, "train", {name: images[name] | said.get(name, {}) for name in images}))
+        said = {}
+        for name, trainer in trainers.items():
+            found = trainer.evaluate(trainer.answers(*one.models[name], sites[name].split("val")))
+            told = {"val_auc": found.auc, "val_accuracy": found.accuracy}
+            said[name] = {key: float(value) for key, value in told.items() if value is not None}
+            histories[name].note(one.step, loss=one.loss, validation={"accuracy": found.accuracy})
+        # As a run has it: what a round is worth stands in the record of the step after it.
+        now = chosen_step([*steps, _record("validate-0000", "validate", said)], range(at + 1), experiment.choice)
+        if not kept or now == at:
+            kept, chosen = one.models, now
+        tell(at + 1, one.step.rounds)
+    steps.append(_record("validate-0000", "validate", said))
+    for name, trainer in trainers.items():
+        write_tensors(folder / name / "final" / "model.safetensors", trainer.state(*kept[name]), {})
+        write_json(folder / name / STATE, {"history": histories[name].noted})
+    results = {
+        "settings": experiment.agreed(),
+        "steps": steps,
+        "end": None,
+        "chosen": None if chosen is None else steps[chosen]["step"],
+        "validation": {},
+        "sites": {name: {"theta": None, "weight": None} for name in sites},
+    }
+    write_json(folder / "server" / "results.json", results)
+    write_json(folder / "seconds.json", {"seconds": round(time.monotonic() - began, 1)})
+
+
+def _record(step: str, task: str, scalars: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    return {"step": step, "task": task, "scalars": scalars}

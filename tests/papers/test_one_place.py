@@ -1,0 +1,134 @@
+"""A row's network on all sites' images in one place, and that every paper's plan has its controls."""
+
+import json
+
+import pytest
+import torch
+from tests.papers.test_runner import SMALL
+
+from fedretina.errors import SettingsError, TrainingError
+from fedretina.local.trainer import LocalTrainer
+from fedretina.settings.plan import Plan
+from fedretina.storage import read_tensors
+from fedretina_papers.one_place import rounds_in_one_place, train_in_one_place
+from fedretina_papers.one_run import sites_of
+from fedretina_papers.paper_size.plan import PaperSizePlan, passes
+from fedretina_papers.plan import BenchmarkPlan, preset
+from fedretina_papers.runner import run_benchmark
+
+PLANS = ("feduaa", "oct", "fedee", "fedee-oct", "fedee-dermoscopy", "fedee-heart", "fedee-activity")
+TOGETHER = {
+    "name": "one_place",
+    "row": "fedbn",
+    "in_one_place": True,
+    "settings": {"exchange": {"batchnorm": "shared_all"}},
+}
+
+
+def plan(*rows, **experiment):
+    words = {**SMALL, "rows": list(rows), "reference": rows[0] if isinstance(rows[0], str) else rows[0]["name"]}
+    return BenchmarkPlan.read({**words, "experiment": {**SMALL["experiment"], **experiment}, "noise": []})
+
+
+def one_batch(settings, steps=2):
+    """Settings under which order and augmentation, which are drawn by name, play no part: a batch holds all images."""
+    training = {"batch_size": 24, "learning_rate": 0.05, "epochs": 1, "optimizer": "sgd", "threads": 1}
+    fixed = {"augment": {"flip": False, "rotate_degrees": 0}, "training": training}
+    made = plan(settings, phases=[{"name": "train", "rounds": steps}], **fixed)
+    return made.experiment_of(made.rows[0], 1, {})
+
+
+@pytest.mark.slow
+def test_over_one_site_it_is_a_federation_of_one(little_encoder, tmp_path):
+    data = sites_of(plan("fedbn"), tmp_path, 1)["site-1"]
+    experiment = one_batch(TOGETHER, steps=1)
+    trainer = LocalTrainer(experiment, data)
+    begun = {key: tensor.clone() for key, tensor in trainer.model.net.state_dict().items()}
+    shared = {key: begun[key] for key in trainer.partition.shared}
+    step = next(one for one in Plan.of(experiment) if one.task == "train")
+    update = trainer.train(shared, trainer.initial(shared, step), step)
+    expected = trainer.state({**shared, **update.tensors}, update.snapshot.tensors)
+
+    trainers = {"site-1": LocalTrainer(experiment, data)}
+    *_, last = rounds_in_one_place(experiment, {"site-1": data}, trainers)
+    found = trainers["site-1"].state(*last.models["site-1"])
+    assert found.keys() == expected.keys()
+    apart, moved = (
+        max(float((other[key].double() - tensor.double()).abs().max()) for key, tensor in found.items())
+        for other in (expected, begun)
+    )
+    assert apart < 0.01 * moved  # images stand in another order in the batch, so that sums round otherwise
+    assert not torch.equal(found["head.3.weight"], begun["head.3.weight"])
+
+
+def test_fewer_images_than_a_batch_are_a_sentence(little_encoder, tmp_path):
+    sites = sites_of(plan("fedbn"), tmp_path, 1)
+    experiment = one_batch(TOGETHER)
+    many = experiment.model_copy(update={"training": experiment.training.model_copy(update={"batch_size": 99})})
+    trainers = {name: LocalTrainer(many, data) for name, data in sites.items()}
+    with pytest.raises(TrainingError, match="lower training"):
+        next(rounds_in_one_place(many, sites, trainers))
+
+
+@pytest.mark.slow
+def test_what_travels_is_one_and_what_stays_is_one_a_site(little_encoder, tmp_path):
+    sites = sites_of(plan("fedbn"), tmp_path, 1)
+    assert len({data.scheme.grades for data in sites.values()}) == 2
+    experiment = one_batch(TOGETHER, steps=3)
+    told = []
+    train_in_one_place(experiment, sites, tmp_path, lambda done, of: told.append((done, of)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    first, second = (read_tensors(tmp_path / name / "final" / "model.safetensors")[0] for name in sites)
+    heads = {key for key in first if key.startswith("head.")}
+    assert heads
+    assert all(torch.equal(first[key], second[key]) for key in first if key not in heads)
+    assert any(first[key].shape != second[key].shape for key in heads)
+    results = json.loads((tmp_path / "server" / "results.json").read_text())
+    assert [one["task"] for one in results["steps"]] == ["train"] * 3 + ["validate"]
+    assert results["chosen"] in {one["step"] for one in results["steps"][:3]}
+
+
+@pytest.mark.slow
+def test_a_plan_runs_it_measures_it_and_finds_it_done(little_encoder, tmp_path):
+    both = plan("fedbn", TOGETHER)
+    assert run_benchmark(both, tmp_path, 1, lambda told: None) == {}
+    record = json.loads((tmp_path / "results" / "one_place" / "seed-1.json").read_text())
+    assert record["loop_only"]
+    assert record["bytes_up"] == record["bytes_down"] == 0
+    assert record["rounds"] == len(record["history"]) == 2
+    assert all(0 <= one["test"]["auc"] <= 1 for one in record["sites"].values())
+    again = []
+    assert run_benchmark(both, tmp_path, 1, again.append) == {}
+    assert again == []
+
+
+def test_what_cannot_be_in_one_place_is_a_sentence():
+    for settings in ({}, {"network": {"exits": {}}, "exchange": {"batchnorm": "shared_all"}}, {"tune": {"epochs": 1}}):
+        with pytest.raises(SettingsError, match="shares all of its encoder"):
+            plan({**TOGETHER, "settings": settings})
+
+
+@pytest.mark.parametrize("name", [*PLANS, "paper-size"])
+def test_every_row_has_its_network_alone_in_as_many_passes(name):
+    words = preset(name)
+    size = [PaperSizePlan.read({**words, "sites": {}})] if name == "paper-size" else []
+    for one in [bench for each in size for bench in each.benches.values()] or [BenchmarkPlan.read(words)]:
+        made = {choice.name: one.experiment_of(choice, one.seeds_of(choice)[0], {}) for choice in one.rows}
+        apart = {choice.name for choice in one.rows if made[choice.name].pooled or choice.in_one_place}
+        alone = {_same(found) for name, found in made.items() if name not in apart and not found.shares}
+        asked = [choice.name for choice in one.rows if choice.name not in apart and not _only_costs(one, choice)]
+        lacking = [name for name in asked if made[name].shares and _same(made[name]) not in alone]
+        assert lacking == ["probe"]  # it shares sums, answers by its own head, and is a control itself
+        assert apart  # what all images in one place give
+
+
+def _same(experiment):
+    """What a row alone has in common with the row that it is a control of."""
+    held = (experiment.network, experiment.objective, experiment.evaluation)
+    return (*(one.model_dump_json() for one in held), passes(experiment))
+
+
+def _only_costs(plan, choice):
+    """Rows over other sites than the plan's, and those of the OCT paper's Table 9, whose costs alone are told."""
+    other = plan.trained_on(choice) != tuple(sorted(plan.sites))
+    return other or choice.settings.get("network", {}).get("weights") == {"source": "none"}
