@@ -119,18 +119,47 @@ class EnergySettings(BaseModel):
     grid: GridSettings = GridSettings(router_w=10, idle_w=20, up_mbit_s=50, down_mbit_s=100)
 
 
+def passes(experiment: Experiment) -> float:
+    """How often a run's training sees each image: epochs of all rounds; an epoch with two views counts as two.
+
+    Heads from sums look at each image once and train nothing: 0.
+    """
+    found, tune = 0.0, experiment.tune
+    for phase in experiment.phases:
+        settings = phase.training or experiment.training
+        epochs = sum(one.epochs for one in settings.stretches) if settings.stretches else settings.epochs
+        views = 1 if phase.contrastive is None else 2
+        beside = tune.epochs if tune.along else 0
+        found += 0 if phase.sums is not None else phase.rounds * phase.label_share * (epochs * views + beside)
+    return found + (tune.epochs if tune.at_end else 0)
+
+
 def require_one_place(name: str, experiment: Experiment) -> None:
-    """Refuse a row whose whole network cannot train on all images in one place.
+    """Refuse a row whose network cannot train on all images in one place.
 
     Raises:
-        SettingsError: It keeps BatchNorm at home, has early exits, or does more than train once.
+        SettingsError: It shares nothing, or only a part of its head; its whole network keeps BatchNorm at home or has
+            early exits; or it does more than train all of its network on all labels.
     """
-    network = experiment.network
-    whole = network.frozen != "all" and (experiment.exchange.batchnorm != "shared_all" or network.exits is not None)
-    if whole or len(experiment.phases) != 1 or experiment.tune.epochs or experiment.pooled:
+    network, exchange, phase = experiment.network, experiment.exchange, experiment.phases[0]
+    stretches = (phase.training or experiment.training).stretches
+    plain = (
+        len(experiment.phases) == 1
+        and phase.sums is None
+        and phase.contrastive is None
+        and phase.label_share == 1
+        and all(stretch.train == "all" for stretch in stretches)
+        and not (experiment.tune.epochs or network.calibrator or experiment.pooled)
+    )
+    if not plain or exchange.personal in ("everything", "bias"):
         raise SettingsError(
-            f"row {name!r} trains one encoder on all images in one place: take a row of one phase that shares all of "
-            "its encoder (exchange.batchnorm: shared_all), without early exits and without fine-tuning."
+            f"row {name!r} trains one network on all images in one place: take a row of one phase that trains all of "
+            "it on all labels, and shares whole parts (exchange.personal: head, exits or nothing)."
+        )
+    if network.frozen != "all" and (exchange.batchnorm != "shared_all" or network.exits is not None):
+        raise SettingsError(
+            f"row {name!r} trains one encoder on all images in one place: take a row that shares all of its encoder "
+            "(exchange.batchnorm: shared_all), without early exits."
         )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedretina.report.text import NONE, number, percent
 from fedretina_papers.engine.records import BY_SIZE, PLAIN, OfRun, Records
-from fedretina_papers.engine.table import Column, Line, mean_number, mean_percent, mean_sd, render
+from fedretina_papers.engine.table import Column, Line, mean_number, mean_percent, mean_sd, render, taken
 from fedretina_papers.fedee_results import ETAS, FURTHER, GLOBAL, LESS_IS_BETTER, FedeeResults, is_tuning
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, table
 from fedretina_papers.published_fedee import KEYS, METHODS, Printed, published_fedee
@@ -21,7 +21,7 @@ _HIGHER = {"accuracy", "misdetection", "selective"}
 
 
 def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = None, eta: float = BY_SIZE) -> list[str]:
-    """Tables 3, 5, 10 and 13: every method under every strategy.
+    """Tables 3, 5, 10 and 13: every method under every strategy, and below them the rows that the paper has not.
 
     Args:
         results: What was run.
@@ -35,6 +35,7 @@ def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = Non
             absent.append(strategy)
         elif strategies is None or strategy in strategies:
             lines += [Line((strategy, method), methods[method]) for method in METHODS]
+    lines += [Line(("not in the paper", results.benchmark.title(name)), name) for name in _others(results)]
     printed = {
         methods[method]: theirs.get(strategy, {}).get(method, {})
         for strategy, methods in published_fedee().rows.items()
@@ -46,13 +47,17 @@ def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = Non
 
 
 def other_table(results: FedeeResults) -> list[str]:
-    """Rows of the plan that are in no other table; nothing where there are none."""
-    placed = (*published_fedee().rows.values(), *FURTHER.values())
-    known = {GLOBAL, *(name for methods in placed for name in methods.values())}
-    names = [name for name in results.benchmark.plan["rows"] if name not in known and not is_tuning(name)]
+    """Rows of the plan that the paper has not, with figures that it does not tell; nothing where there are none."""
+    names = _others(results)
     lines = [Line((results.benchmark.title(name),), name) for name in names]
     columns = [*_columns(results, None, BY_SIZE), *_less(results)]
     return render(results.records, ["row"], lines, columns) if names else []
+
+
+def _others(results: FedeeResults) -> list[str]:
+    placed = (*published_fedee().rows.values(), *FURTHER.values())
+    known = {GLOBAL, *(name for methods in placed for name in methods.values())}
+    return [name for name in results.benchmark.plan["rows"] if name not in known and not is_tuning(name)]
 
 
 def site_table(results: FedeeResults, key: str) -> list[str]:
@@ -333,7 +338,7 @@ def _columns(results: FedeeResults, printed: Mapping[str, Mapping[str, Printed]]
         found.append(Column(results.titles[key], results.figure(key), eta, mean_sd))
         if printed is not None:
             found.append(Column("paper", told=lambda line, key=key: as_printed(printed.get(line.row, {}).get(key))))  # type: ignore[misc]
-    return found
+    return [*found, *taken(Records(results.benchmark.runs))]
 
 
 def _printed_for(results: FedeeResults, eta: float) -> Mapping[str, Mapping[str, Mapping[str, Printed]]]:

@@ -69,6 +69,7 @@ class OctRun(NamedTuple):
         memory_bytes: Peak memory of a training step; None where not measured.
         seconds: Of all rounds; None for a run that was interrupted.
         training_images: Labelled training images of all its sites; None where not told.
+        passes: Over a site's training images, those without labels among them; None where not told.
     """
 
     name: str
@@ -84,6 +85,7 @@ class OctRun(NamedTuple):
     memory_bytes: float | None = None
     seconds: float | None = None
     training_images: int | None = None
+    passes: float | None = None
 
 
 class OctFigures(NamedTuple):
@@ -129,6 +131,8 @@ class OctFigures(NamedTuple):
             "worst": min(trained.values()) if len(trained) > 1 else None,
             "unseen": {origin: self.accuracy[origin] for origin in self.unseen},
             "images": self.images,
+            "passes": run.passes,
+            "bytes_up": moved.up,
             "up": moved.up,
             "down": moved.down,
             "both": moved.both,

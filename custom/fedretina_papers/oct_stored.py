@@ -62,6 +62,7 @@ def _run(benchmark: Benchmark, name: str, record: Record, costs: Mapping[str, An
         inference_s=costs.get("seconds"),
         memory_bytes=costs.get("memory_bytes"),
         seconds=record["seconds"],
+        passes=record.get("passes"),
         training_images=sum(one["images"]["train"] for one in record["sites"].values() if one.get("trained", True)),
     )
 

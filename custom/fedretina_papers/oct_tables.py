@@ -9,7 +9,7 @@ from typing import Any
 
 from fedretina.report.text import NONE, count, number
 from fedretina_papers.engine.records import Records
-from fedretina_papers.engine.table import Column, Line, render, steady
+from fedretina_papers.engine.table import Column, Line, render, steady, taken
 from fedretina_papers.markdown import NOT_RUN, listed, several, signed, table
 from fedretina_papers.oct_runs import OctResults
 from fedretina_papers.published_oct import OctTable, published_oct, recomputed
@@ -47,7 +47,7 @@ def method_table(results: OctResults) -> list[str]:
     ]
     if has_intervals(results):
         columns.append(Column("accuracy, 95 % over patients", told=lambda line: _over_patients(results, line.row)))
-    return render(results.records, ["row"], _lines(rows), [*columns, _encoder(results)])
+    return render(results.records, ["row"], _lines(rows), [*columns, *taken(results.records), _encoder(results)])
 
 
 def majority_share(results: OctResults) -> list[str]:

@@ -16,22 +16,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedretina.corrections.correction import LocalRound
 from fedretina.data.augment import augment
 from fedretina.data.site_data import SiteData
-from fedretina.errors import SettingsError, TrainingError
+from fedretina.errors import TrainingError
 from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.payload import Tensors
 from fedretina.local.site_state import STATE, History
 from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, summed_score
 from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, build_objective
+from fedretina.networks.network import Network
 from fedretina.seeds import reproducible_torch, seed_layers
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.training import StretchSettings
 from fedretina.storage import write_json, write_tensors
+from fedretina_papers.choices import require_one_place
 
 _PARTS = ("encoder", "projector", "head", "exits")
 _COUNTER = "num_batches_tracked"
@@ -57,7 +60,8 @@ def rounds_in_one_place(
     """Train a row's network on all sites' images together, in the row's own passes.
 
     A batch holds images of any site; one of all sites' images has as many batches as those of each together. The
-    optimiser goes on from round to round.
+    optimiser goes on from round to round. A site's only image in a batch is left out where the site's own head has a
+    BatchNorm, which one image gives no variance.
 
     Args:
         experiment: The row's settings.
@@ -65,16 +69,15 @@ def rounds_in_one_place(
         trainers: One for each; they give the networks, and nothing of them trains.
 
     Raises:
-        SettingsError: The row trains in stretches.
+        SettingsError: The row cannot, see `require_one_place`.
         TrainingError: There are fewer images than a batch.
         DivergedError: A loss that is not finite.
     """
+    require_one_place(experiment.row, experiment)
     together = _Networks(experiment, sites, trainers)
     objective = build_objective(experiment.objective)
     settings = experiment.phases[0].training or experiment.training
     stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
-    if any(stretch.train != "all" for stretch in stretches):
-        raise SettingsError("a row in one place trains all of its network: give it a row without stretches.")
     if len(together.labels) < settings.batch_size:
         raise TrainingError(
             f"all sites' training images are fewer than one batch of {settings.batch_size}: lower training.batch_size."
@@ -98,7 +101,8 @@ def rounds_in_one_place(
                             score = summed_score(objective, logits, labels, clock)
                             loss = loss + score * (len(labels) / len(samples))
                     losses.note(loss, clock)
-                    optimiser.step(loss, LocalRound(), clock)
+                    if loss.requires_grad:  # it does not where each site's only image was left out
+                        optimiser.step(loss, LocalRound(), clock)
                 losses.settle()
         yield Together(step, float(np.mean(losses.values)), together.models(trainers))
 
@@ -131,6 +135,8 @@ class _Networks:
                     setattr(net, part, getattr(self._lead, part))
         self._each = list({id(net): net for net in self.nets.values()}.values())
         named: dict[str, nn.Module] = {str(at): net for at, net in enumerate(self._each)}
+        behind = (module for part in _PARTS[1:] for module in _part(self._lead, part).modules())
+        self._least = 2 if any(isinstance(module, _BatchNorm) for module in behind) else 1
         self._given = experiment.network.frozen == "all"
         self.whole = nn.ModuleDict(named if self._given else {"encoder": self._lead.encoder, **named})
         splits = {name: data.split("train") for name, data in sorted(sites.items())}
@@ -148,7 +154,9 @@ class _Networks:
         if not self._given:  # all images at once, or BatchNorm would see each site's few by themselves
             pixels = augment(self._images[samples], samples, self._random, purpose)
             features = self._lead.features(self._first.model.to_device(pixels))
-        for at in np.unique(self._owner[samples]).tolist():
+        for at, count in zip(*np.unique(self._owner[samples], return_counts=True), strict=True):
+            if count < self._least:
+                continue
             mine = self._owner[samples] == at
             rows, net = samples[mine], self._each[at]
             labels = self._first.model.brought(self.labels[rows])
@@ -162,6 +170,11 @@ class _Networks:
             state = {key: tensor.detach().cpu().clone() for key, tensor in self.nets[name].state_dict().items()}
             found[name] = ({key: state[key] for key in parts.shared}, {key: state[key] for key in parts.personal})
         return found
+
+
+def _part(net: Network, name: str) -> nn.Module:
+    found = getattr(net, name, None)
+    return found if isinstance(found, nn.Module) else nn.Identity()
 
 
 def train_in_one_place(
@@ -181,7 +194,7 @@ def train_in_one_place(
         tell: Called after each round: how many are done, and of how many.
 
     Raises:
-        SettingsError: The row trains in stretches.
+        SettingsError: The row cannot, see `require_one_place`.
         TrainingError: There are fewer images than a batch.
         DivergedError: A loss that is not finite.
     """
@@ -197,8 +210,10 @@ def train_in_one_place(
         steps.append(_record(one.step.name, "train", {name: images[name] | said.get(name, {}) for name in images}))
         said = {}
         for name, trainer in trainers.items():
-            found = trainer.evaluate(trainer.answers(*one.models[name], sites[name].split("val")))
-            told = {"val_auc": found.auc, "val_accuracy": found.accuracy}
+            split = sites[name].split("val")
+            answers = trainer.answers(*one.models[name], split)
+            found, supported = trainer.evaluate(answers), trainer.supported(answers, split.patients)
+            told = {"val_auc": found.auc, "val_auc_supported": supported, "val_accuracy": found.accuracy}
             said[name] = {key: float(value) for key, value in told.items() if value is not None}
             histories[name].note(one.step, loss=one.loss, validation={"accuracy": found.accuracy})
         # As a run has it: what a round is worth stands in the record of the step after it.

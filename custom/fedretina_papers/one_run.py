@@ -23,7 +23,7 @@ from fedretina.settings.site import SiteDataSettings, read_data_settings
 from fedretina.storage import read_json, read_tensors, write_json
 from fedretina.version import versions
 from fedretina_papers.asked import ask, keep
-from fedretina_papers.choices import RowChoice
+from fedretina_papers.choices import RowChoice, passes
 from fedretina_papers.fine_tuned import begins_with, tune_on
 from fedretina_papers.measure import measured, reading_of, site_facts, under_noise
 from fedretina_papers.one_place import train_in_one_place
@@ -183,6 +183,7 @@ def measure_run(
         "history": rounds_of_sites(folder, sorted(set(home.values()))),
         "classes": None if experiment.classes is None else list(experiment.classes),
         "rounds": len(steps),
+        "passes": passes(experiment),
         "chosen": results["chosen"],
         "settings": experiment.agreed(),
         "tuned": dict(change),

@@ -65,7 +65,6 @@ def write_benchmark_page(out: Path, page: Path, pictures: Path) -> None:
         steps=tables.step_table(records),
         elsewhere1=tables.elsewhere(benchmark, "table1"),
         elsewhere2=tables.elsewhere(benchmark, "table2"),
-        others=tables.other_rows(benchmark, records),
         uncertainty=unsure and tables.uncertainty_table(benchmark, records, unsure),
         noise=_noise_words(benchmark),
         tests=found and _tests(benchmark, found),

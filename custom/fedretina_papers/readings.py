@@ -134,6 +134,7 @@ def _run(records: Sequence[Mapping[str, Any]], one: ReadingChoice, seed: int) ->
         if all(phase in record["moved"] for record in records)  # an older record has no end
     }
     seconds = [record["seconds"] for record in records]
+    passes = [record.get("passes") for record in records]  # an older record has none
     settings = {**first["settings"], "evaluation": {**first["settings"]["evaluation"], **_settings(one)}}
     return {
         **first,
@@ -142,6 +143,7 @@ def _run(records: Sequence[Mapping[str, Any]], one: ReadingChoice, seed: int) ->
         "paper": f"read from the stored answers of {one.of}; nothing was trained for it",
         "seed": seed,
         "seconds": None if None in seconds else round(sum(seconds), 1),
+        "passes": None if None in passes else sum(passes),
         "bytes_up": sum(record["bytes_up"] for record in records),
         "bytes_down": sum(record["bytes_down"] for record in records),
         "moved": moved,

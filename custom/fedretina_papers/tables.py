@@ -7,7 +7,7 @@ from statistics import fmean
 
 from fedretina.report.text import NONE, number, size
 from fedretina_papers.engine.records import Records
-from fedretina_papers.engine.table import Column, Line, by_site, mean_count, render
+from fedretina_papers.engine.table import Column, Line, by_site, mean_count, render, taken
 from fedretina_papers.engine.tested import tested
 from fedretina_papers.markdown import NOT_RUN, chance, signed, table
 from fedretina_papers.measures import MAIN, MEASURES
@@ -19,7 +19,9 @@ _MEAN = "mean of the sites"
 
 
 def paper_table(benchmark: Benchmark, records: Records, which: str) -> list[str]:
-    """Table 1 or 2: macro AUC of each row that the paper has, per site and over their mean.
+    """Table 1 or 2: macro AUC of each row, per site and over their mean, and what it took.
+
+    Table 1 has the rows that the paper has not, the controls among them, below the paper's.
 
     Args:
         benchmark: What was run.
@@ -31,14 +33,11 @@ def paper_table(benchmark: Benchmark, records: Records, which: str) -> list[str]
         name: benchmark.title(name) if which == "table1" and name in records else printed
         for name, printed in published().tables[which].rows.items()
     }
-    return render(records, ["row"], _lines(titles), _beside(by_site(records, _AUC), which))
-
-
-def other_rows(benchmark: Benchmark, records: Records) -> list[str]:
-    """The rows that are in none of the paper's tables: combinations, variants, pooled training."""
-    known = {name for which in ("table1", "table2") for name in published().tables[which].rows}
-    others = {name: benchmark.title(name) for name in benchmark.plan["rows"] if name not in known}
-    return render(records, ["row"], _lines(others), by_site(records, _AUC)) if others else []
+    if which == "table1":
+        known = {name for table in ("table1", "table2") for name in published().tables[table].rows}
+        others = [name for name in benchmark.plan["rows"] if name not in known]
+        titles |= {name: f"not in the paper: {benchmark.title(name)}" for name in others}
+    return render(records, ["row"], _lines(titles), [*_beside(by_site(records, _AUC), which), *taken(records)])
 
 
 def elsewhere(benchmark: Benchmark, which: str) -> list[str]:

@@ -1,6 +1,7 @@
 """A row's network on all sites' images in one place, and that every paper's plan has its controls."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from fedretina.errors import SettingsError, TrainingError
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.plan import Plan
 from fedretina.storage import read_tensors
+from fedretina_papers.choices import passes
 from fedretina_papers.one_place import rounds_in_one_place, train_in_one_place
 from fedretina_papers.one_run import sites_of
-from fedretina_papers.paper_size.plan import PaperSizePlan, passes
+from fedretina_papers.paper_size.plan import PaperSizePlan
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.runner import run_benchmark
 
@@ -83,9 +85,28 @@ def test_what_travels_is_one_and_what_stays_is_one_a_site(little_encoder, tmp_pa
     assert heads
     assert all(torch.equal(first[key], second[key]) for key in first if key not in heads)
     assert any(first[key].shape != second[key].shape for key in heads)
+    equal = {"north": sites["site-1"], "south": sites["site-1"]}
+    trainers = {name: LocalTrainer(experiment, data) for name, data in equal.items()}
+    *_, last = rounds_in_one_place(experiment, equal, trainers)
+    (shared, own), (other_shared, others_own) = last.models.values()
+    assert all(torch.equal(shared[key], other_shared[key]) for key in shared)
+    assert not torch.equal(own["head.3.weight"], others_own["head.3.weight"])  # of equal grades, and yet its own
     results = json.loads((tmp_path / "server" / "results.json").read_text())
     assert [one["task"] for one in results["steps"]] == ["train"] * 3 + ["validate"]
     assert results["chosen"] in {one["step"] for one in results["steps"][:3]}
+
+
+@pytest.mark.slow
+def test_a_sites_only_image_in_a_batch_is_left_out_of_a_head_with_batchnorm(little_encoder, tmp_path):
+    sites = sites_of(plan("fedbn"), tmp_path, 1)
+    experiment = one_batch(TOGETHER, steps=1)
+    training = experiment.training.model_copy(update={"batch_size": 2})
+    pairs = experiment.model_copy(update={"training": training})
+    trainers = {name: LocalTrainer(pairs, data) for name, data in sites.items()}
+    (one,) = rounds_in_one_place(pairs, sites, trainers)  # half of the pairs hold an image of each site
+    assert math.isfinite(one.loss)
+    begun = trainers["site-1"].model.net.state_dict()["head.3.weight"]
+    assert not torch.equal(one.models["site-1"][1]["head.3.weight"], begun)
 
 
 @pytest.mark.slow
@@ -102,33 +123,68 @@ def test_a_plan_runs_it_measures_it_and_finds_it_done(little_encoder, tmp_path):
     assert again == []
 
 
-def test_what_cannot_be_in_one_place_is_a_sentence():
-    for settings in ({}, {"network": {"exits": {}}, "exchange": {"batchnorm": "shared_all"}}, {"tune": {"epochs": 1}}):
-        with pytest.raises(SettingsError, match="shares all of its encoder"):
-            plan({**TOGETHER, "settings": settings})
+FINE = TOGETHER["settings"]
+
+
+@pytest.mark.parametrize(
+    ("row", "settings", "said"),
+    [
+        ("fedbn", {}, "shares all of its encoder"),
+        ("fedbn", {**FINE, "network": {"exits": {}}}, "without early exits"),
+        ("fedbn", {**FINE, "tune": {"epochs": 1}}, "trains all of it on all labels"),
+        ("fedbn", {**FINE, "phases": [{"name": "train", "rounds": 1, "label_share": 0.5}]}, "on all labels"),
+        ("fedbn", {**FINE, "phases": [{"name": "one", "rounds": 1}, {"name": "two", "rounds": 1}]}, "of one phase"),
+        ("fedbn", {"exchange": {"batchnorm": "shared_all", "personal": "bias"}}, "shares whole parts"),
+        ("singleset", {}, "shares whole parts"),
+        ("fedrep", FINE, "trains all of it"),
+        ("mdt", FINE, "trains all of it"),
+    ],
+)
+def test_what_cannot_be_in_one_place_is_a_sentence(row, settings, said):
+    classes = {"classes": ["no_dr", "severe"]} if settings.get("exchange", {}).get("personal") == "bias" else {}
+    with pytest.raises(SettingsError, match=said):
+        plan({"name": "one_place", "row": row, "in_one_place": True, "settings": {**settings, **classes}})
+    assert plan(TOGETHER).rows[0].in_one_place
+
+
+TUNED = tuple(f"fedee_b{size}_lr{rate}" for size in (16, 32, 64) for rate in ("0001", "0003", "0005", "001"))
+APART = {"feduaa": ("fedrep",), "paper-size": ("fedrep",), "fedee-activity": TUNED}
+"""Rows whose own settings are what is studied; their network alone in as many passes has the plan's."""
 
 
 @pytest.mark.parametrize("name", [*PLANS, "paper-size"])
-def test_every_row_has_its_network_alone_in_as_many_passes(name):
+def test_every_row_has_its_network_alone_in_as_many_passes_and_in_one_place(name):
     words = preset(name)
     size = [PaperSizePlan.read({**words, "sites": {}})] if name == "paper-size" else []
     for one in [bench for each in size for bench in each.benches.values()] or [BenchmarkPlan.read(words)]:
         made = {choice.name: one.experiment_of(choice, one.seeds_of(choice)[0], {}) for choice in one.rows}
-        apart = {choice.name for choice in one.rows if made[choice.name].pooled or choice.in_one_place}
-        alone = {_same(found) for name, found in made.items() if name not in apart and not found.shares}
-        asked = [choice.name for choice in one.rows if choice.name not in apart and not _only_costs(one, choice)]
-        lacking = [name for name in asked if made[name].shares and _same(made[name]) not in alone]
+        place = {choice.name for choice in one.rows if made[choice.name].pooled or choice.in_one_place}
+        alone = [choice for choice in one.rows if choice.name not in place and not made[choice.name].shares]
+        lacking = []
+        for choice in one.rows:
+            ours = made[choice.name]
+            if choice.name in place or not ours.shares or _only_costs(choice):
+                continue
+            like = [made[other.name] for other in alone if set(one.trained_on(choice)) <= set(one.trained_on(other))]
+            like = [other for other in like if _network(other) == _network(ours) and passes(other) == passes(ours)]
+            if choice.name not in APART.get(name, ()):
+                like = [other for other in like if _trained(other) == _trained(ours)]
+            if not like or not any(_network(made[other]) == _network(ours) for other in place):
+                lacking.append(choice.name)
         assert lacking == ["probe"]  # it shares sums, answers by its own head, and is a control itself
-        assert apart  # what all images in one place give
 
 
-def _same(experiment):
-    """What a row alone has in common with the row that it is a control of."""
-    held = (experiment.network, experiment.objective, experiment.evaluation)
-    return (*(one.model_dump_json() for one in held), passes(experiment))
+def _network(experiment):
+    """What answers; MDT fits its temperatures to the network of another row, when that has trained."""
+    network = experiment.network.model_copy(update={"calibrator": False})
+    held = (network, experiment.objective, experiment.evaluation)
+    return [one.model_dump_json() for one in held]
 
 
-def _only_costs(plan, choice):
-    """Rows over other sites than the plan's, and those of the OCT paper's Table 9, whose costs alone are told."""
-    other = plan.trained_on(choice) != tuple(sorted(plan.sites))
-    return other or choice.settings.get("network", {}).get("weights") == {"source": "none"}
+def _trained(experiment):
+    return [one.model_dump_json() for one in (experiment.training, experiment.augment)]
+
+
+def _only_costs(choice):
+    """Whether a row is of the OCT paper's Table 9, or of another network in Table 6, of which costs alone are told."""
+    return choice.settings.get("network", {}).get("weights") == {"source": "none"}

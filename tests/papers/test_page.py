@@ -12,6 +12,8 @@ from made_runs import write_benchmark
 from fedretina.errors import StateError
 from fedretina.storage import read_json, write_json
 from fedretina_papers.compared import statistics
+from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.table import Line, taken
 from fedretina_papers.page import write_benchmark_page
 
 
@@ -39,7 +41,7 @@ def _table(text, heading):
 
 def test_table_1_holds_ours_beside_the_papers(text, made):
     rows = _table(text, "Table 1")
-    assert len(rows) == 10
+    assert len(rows) == 11  # and the variant, below them
     values = [
         read_json(made / "results" / "fedbn" / f"seed-{seed}.json")["sites"]["aptos2019"]["test"]["auc"]
         for seed in (1, 2, 3)
@@ -49,6 +51,9 @@ def test_table_1_holds_ours_beside_the_papers(text, made):
     assert cell["paper, APTOS"] == "0.9335"
     assert cell["paper, its average"] == "0.8519"
     assert "paper, ODIR" not in cell
+    assert (rows["SingleSet"]["training passes"], rows["SingleSet"]["sent by all sites"]) == ("8", "0 bytes")
+    assert (cell["training passes"], cell["sent by all sites"]) == ("8", "41.0 MB")
+    assert rows["MOON"]["training passes"] == "not run"
 
 
 def test_what_was_not_run_is_said_and_never_invented(text):
@@ -59,9 +64,29 @@ def test_what_was_not_run_is_said_and_never_invented(text):
     assert "**Not all that was planned has run**: moon not at all." in text
 
 
-def test_variants_stand_apart_under_their_own_name(text):
-    assert list(_table(text, "Rows that the paper has not")) == ["FedUAA (feduaa_tuned)"]
+def test_variants_stand_below_the_papers_rows_under_their_own_name(text):
+    assert list(_table(text, "Table 1"))[-1] == "not in the paper: FedUAA (feduaa_tuned)"
     assert "FedUAA" in _table(text, "Table 1")
+
+
+def test_rows_with_more_passes_than_a_network_alone_are_marked():
+    runs = {
+        "alone": {1: {"passes": 8.0, "bytes_up": 0, "sites": {}}},
+        "longer": {1: {"passes": 48.0, "bytes_up": 0, "sites": {}}},
+        "probe": {1: {"passes": 0.0, "bytes_up": 100, "sites": {}}},
+        "shared": {1: {"passes": 9.0, "bytes_up": 2_000_000, "sites": {}}},
+    }
+    records = Records(runs)
+    passes, sent = taken(records)
+    lines = {name: Line((name,), name) for name in (*runs, "later")}
+    told = {name: (passes.cell(records, line), sent.cell(records, line)) for name, line in lines.items()}
+    assert told == {
+        "alone": ("8", "0 bytes"),
+        "longer": ("48 \\*", "0 bytes"),
+        "probe": ("0", "100 bytes"),
+        "shared": ("9 \\*", "2.0 MB"),
+        "later": ("not run", "not run"),
+    }
 
 
 def test_the_verdict_is_read_off_the_figures(text):

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.errors import SettingsError, StoppedError
 from fedretina.settings.plan import merged
+from fedretina_papers.choices import passes
 from fedretina_papers.paper_size.limits import Budget, Limits, Pace
 from fedretina_papers.paper_size.page import compare_parts, write_paper_size_page
-from fedretina_papers.paper_size.plan import PaperSizePlan, passes
+from fedretina_papers.paper_size.plan import PaperSizePlan
 from fedretina_papers.paper_size.run import run_paper_size
 from fedretina_papers.plan import preset
 
@@ -186,7 +187,7 @@ def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     assert "**This has not run.**" in nothing
     assert nothing.count("**Has not run.**") == 2
     assert "| FedUAA | resnet50 | from scratch | 20 | has not run |" in nothing
-    assert "| Frozen probe, own heads | efficientnet_lite0, frozen | from ImageNet | 1 | has not run |" in nothing
+    assert "| Frozen probe, own heads | efficientnet_lite0, frozen | from ImageNet | 0 | has not run |" in nothing
 
     shutil.copytree(whole[0], tmp_path / "some")
     shutil.rmtree(tmp_path / "some/oct")

@@ -14,7 +14,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
-from fedretina_papers.choices import NAME, require_one_place
+from fedretina_papers.choices import NAME, passes, require_one_place
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -144,7 +144,8 @@ class BlockRow(BaseModel):
             the probabilities of its `parts`, "joined" the mean of their logarithms, normalised, each part at one
             temperature for all hospitals that is fitted on all their validation images; of one part, that part cooled.
         of: The row whose settings an "ensemble" or a "temperature" takes, or whose network and passes "pooled" takes.
-        twin: Of a federated row that trains, the row alone with the very same network and number of passes.
+        twin: Of a federated row that trains, the row alone with the very same network and number of passes with labels;
+            the encoder before them may have been pre-trained otherwise, or not.
         settings: Laid over the plan's.
         start: Name of the encoder that it stands on; the plan's own where "".
         standard: Whether each hospital's rows stand as a BatchNorm of its own would leave them, by the mean and
@@ -353,7 +354,7 @@ class BlockPlan(BaseModel):
                 theirs = plan.experiment_of(plan.row(row.twin), 1, {})
                 same = ("network", "objective", "training", "augment")
                 other = [name for name in same if getattr(mine, name) != getattr(theirs, name)]
-                if other or passes_of(mine) != passes_of(theirs) or theirs.shares:
+                if other or passes(mine) != passes(theirs) or theirs.shares:
                     raise SettingsError(
                         f"row {row.name!r} has {row.twin!r} as its twin, but the two differ in {other or 'passes'}: a "
                         "twin has the same network and passes, and shares nothing."
@@ -398,13 +399,3 @@ class BlockPlan(BaseModel):
     def sizes_of(self, case: BlockCase) -> tuple[Size, ...]:
         """Sizes that a case is run at."""
         return tuple(size for size in self.sizes if size not in self.skips.get(case.name, ()))
-
-
-def passes_of(experiment: Experiment) -> int:
-    """How often a run goes over a site's training images; 0 for heads from sums, which look at each once."""
-    if experiment.sums is not None:
-        return 0
-    settings = experiment.phases[0].training or experiment.training
-    each = sum(stretch.epochs for stretch in settings.stretches) if settings.stretches else settings.epochs
-    along = experiment.tune.epochs if experiment.tune.along else 0
-    return experiment.phases[0].rounds * (each + along) + (experiment.tune.epochs if experiment.tune.at_end else 0)

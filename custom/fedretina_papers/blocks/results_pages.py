@@ -13,15 +13,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedretina.report.text import NONE, size
+from fedretina.report.text import NONE
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
 from fedretina_papers.blocks.page import read_runs, stored_plan, uncounted
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
-from fedretina_papers.blocks.tables import Against, Runs, comparisons, has_all, lead_table, whole_draws
+from fedretina_papers.blocks.tables import Against, Runs, comparisons, has_all, lead_table, usual_passes, whole_draws
 from fedretina_papers.engine.page import page, write_page
-from fedretina_papers.engine.table import mean_count
+from fedretina_papers.engine.table import bytes_told, passes_told
 from fedretina_papers.markdown import between
 from fedretina_papers.packed import SUFFIX, read_packed, unpack
 from fedretina_papers.stored import end_words
@@ -230,19 +230,20 @@ class Shown(NamedTuple):
 def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[str], places: int = 2) -> Shown:
     case, sizes = block.cases[at]
     heads = [f"n = {size}" if isinstance(size, int) else size.replace("%", " % of the labels") for size in sizes]
-    rows = []
+    rows, usual = [], min(usual_passes(block.plan, runs) for runs in sizes.values())
     for row, title in titles.items():
         cells = [
             " / ".join(f"{fmean(_by_hospital(runs[row], figure).values()):.{places}f}" for figure in figures)
             for runs in sizes.values()
         ]
-        rows.append((title, [*cells, *_costs([run for runs in sizes.values() for run in runs[row].values()])]))
+        every = [run for runs in sizes.values() for run in runs[row].values()]
+        rows.append((title, [*cells, *_costs(every, usual)]))
     return Shown(sum(case.hospitals.values()), [*heads, "training passes", "sent per hospital"], rows)
 
 
-def _costs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    sent = fmean(run["bytes_up"] for run in runs)
-    return [mean_count([run["passes"] for run in runs], 0), size(sent) if sent else NONE]
+def _costs(runs: Sequence[Mapping[str, Any]], usual: float) -> list[str]:
+    sent = [run["bytes_up"] for run in runs]
+    return [passes_told([run["passes"] for run in runs], usual), bytes_told(sent) if any(sent) else NONE]
 
 
 def readme_table(f1: Block, o1: Block) -> str:

@@ -34,9 +34,10 @@ from fedretina_papers.blocks.hospitals import (
     without_exits,
 )
 from fedretina_papers.blocks.joined import at_own_temperature, joined
-from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, BlockPlan, BlockRow, Size, Tuned, passes_of
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, BlockPlan, BlockRow, Size, Tuned
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.train import Ran, pooled, summed, trained
+from fedretina_papers.choices import passes
 
 _DIVERGED = -1.0
 """What tuning finds a value worth with which training diverged: less than any other."""
@@ -118,7 +119,7 @@ class BlockRuns:
         case, (_, size, draw) = self.plan.case(of.case), of
         change = self.tuned(of.case, row)
         hospitals, began = self._hospitals(case, size, draw, self.plan.shown(row)), time.monotonic()
-        said, ran, passes = self._run(case, row, hospitals, draw + 1, change)
+        said, ran, went = self._run(case, row, hospitals, draw + 1, change)
         seconds = time.monotonic() - began
         found = measured(hospitals, said, "test", self.plan.figures, self.plan.least, self.plan.resamples)
         images = {
@@ -135,7 +136,7 @@ class BlockRuns:
             "draw": draw,
             "sites": sites,
             "drawn": {name: list(values) for name, values in found.drawn.items()},
-            "passes": passes + blind[0],
+            "passes": went + blind[0],
             "bytes_up": round(ran.up / len(hospitals)) + blind[1],
             "bytes_down": round(ran.down / len(hospitals)) + blind[2],
             "seconds": round(seconds, 1),
@@ -179,7 +180,7 @@ class BlockRuns:
                 )
                 for name, one in said.items()
             }
-        return said, ran, passes_of(experiment)
+        return said, ran, round(passes(experiment))
 
     def _ran(self, row: BlockRow, experiment: Experiment, hospitals: Mapping[str, Hospital]) -> Ran:
         if row.kind == "sums":
@@ -216,21 +217,21 @@ class BlockRuns:
             odds = np.mean([answers[name].probabilities for answers, _, _ in ran], axis=0)
             said[name] = Said(odds, 1 - odds.max(1), odds)
         moved = Ran({}, sum(one.up for _, one, _ in ran), sum(one.down for _, one, _ in ran))
-        return said, moved, sum(passes for _, _, passes in ran)
+        return said, moved, sum(went for _, _, went in ran)
 
     def _joined(
         self, row: BlockRow, case: BlockCase, hospitals: Mapping[str, Hospital], seed: int
     ) -> tuple[dict[str, Said], Ran, int]:
         parts: list[dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = []
-        up = down = passes = 0
+        up = down = went = 0
         for part in (self.plan.row(name) for name in row.parts):
             experiment = self.plan.experiment_of(part, seed, self.tuned(case.name, part))
             ran = self._ran(part, experiment, hospitals)
             said = {name: {split: read(experiment, one[split]) for split in one} for name, one in ran.answers.items()}
             parts.append({name: (one["val"].probabilities, one["test"].probabilities) for name, one in said.items()})
-            up, down, passes = up + ran.up, down + ran.down, passes + passes_of(experiment)
+            up, down, went = up + ran.up, down + ran.down, went + round(passes(experiment))
         labels = {name: one.data.split("val").labels.numpy() for name, one in hospitals.items()}
-        return joined(parts, labels), Ran({}, up, down), passes
+        return joined(parts, labels), Ran({}, up, down), went
 
     def _summed(self, row: BlockRow, experiment: Experiment) -> Ran:
         """What a row of heads from sums answers; rows that read the sums of a draw otherwise share the work."""
@@ -269,7 +270,7 @@ class BlockRuns:
         }
         said = {name: read(joined, one["test"]) for name, one in answers.items()}
         moved = Ran(answers, sum(run.up for run in runs), sum(run.down for run in runs))
-        return said, moved, row.members * passes_of(experiment)
+        return said, moved, row.members * round(passes(experiment))
 
     def tuned(self, name: str, row: BlockRow) -> dict[str, Any]:
         """What tuning chose for a row in a case; it is done once, on a draw that is not reported.

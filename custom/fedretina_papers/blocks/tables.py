@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedretina.errors import StateError
-from fedretina.report.text import NONE, number, size
+from fedretina.report.text import NONE, number
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Role, Size
 from fedretina_papers.engine.records import OfRun, Records
-from fedretina_papers.engine.table import Column, Line, mean_count, render, seeds
+from fedretina_papers.engine.table import Column, Line, bytes_told, passes_told, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, several, signed
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.statistics.paired_seeds import SeedTest, seed_test, smallest_seen
@@ -158,7 +158,7 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
     require_controls(plan, runs)
     records = Records(runs)
     against = comparisons(plan, runs)
-    usual = _usual_passes(plan, runs)
+    usual = usual_passes(plan, runs)
     lines = [Line((row.title, _ROLES[row.role]), row.name) for row in plan.rows]
     figures = [
         Column(
@@ -175,9 +175,9 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
     columns = [
         *figures,
         *worst,
-        Column("training passes", OfRun("passes"), show=lambda values, _: _passes(values, usual)),
-        Column("sent per hospital", OfRun("bytes_up"), show=_bytes),
-        Column("received per hospital", OfRun("bytes_down"), show=_bytes),
+        Column("training passes", OfRun("passes"), show=lambda values, _: passes_told(values, usual)),
+        Column("sent per hospital", OfRun("bytes_up"), show=bytes_told),
+        Column("received per hospital", OfRun("bytes_down"), show=bytes_told),
         Column("draws", f"test.{plan.figures[0]}", show=seeds),
         Column("helps", told=lambda line: _helps(line.row, against)),
     ]
@@ -276,8 +276,8 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
             key = f"{held} {figure}"
             cells[key] = None if lead is None else against[lead[0], figure]
             ran = [] if lead is None else list(runs[lead[0]].values())
-            passes = _passes([one["passes"] for one in ran], _usual_passes(plan, runs))
-            costs[key] = passes, _bytes([one["bytes_up"] for one in ran], None)
+            passes = passes_told([one["passes"] for one in ran], usual_passes(plan, runs))
+            costs[key] = passes, bytes_told([one["bytes_up"] for one in ran])
             lines.append(Line((str(held), TITLES[figure], *told), key))
 
     def test(show: Callable[[Against], str]) -> Callable[[Line], str]:
@@ -347,19 +347,10 @@ def _helps(name: str, against: Mapping[str, Sequence[Against]]) -> str:
     return f"yes, by {listed(by)}" if by else "no"
 
 
-def _usual_passes(plan: BlockPlan, runs: Runs) -> float:
+def usual_passes(plan: BlockPlan, runs: Runs) -> float:
     """Passes of the network trained alone that has the fewest; rows with more are marked."""
     alone = [row for row in plan.rows if row.role == "alone" and row.kind == "trained"]
     return min((float(one["passes"]) for row in alone for one in _of(runs, row)), default=0.0)
-
-
-def _passes(values: Sequence[float], usual: float) -> str:
-    told = mean_count(values, 0)
-    return f"{told} \\*" if values and max(values) > usual else told
-
-
-def _bytes(values: Sequence[float], _: Any) -> str:
-    return size(fmean(values)) if values else NONE
 
 
 def _of(runs: Runs, row: BlockRow) -> Sequence[Record]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from fedretina.report.text import NONE, count, number, percent
-from fedretina_papers.engine.records import Figure, Records
+from fedretina.report.text import NONE, count, number, percent, size
+from fedretina_papers.engine.records import Figure, OfRun, Records
 from fedretina_papers.markdown import NOT_RUN, chance, interval, spread, table
 from fedretina_papers.statistics.paired_seeds import seed_test, smallest_seen
 
@@ -141,6 +141,39 @@ def mean_percent(values: Sequence[float], _places: int) -> str:
 def mean_count(values: Sequence[float], _places: int) -> str:
     """The mean as a whole number."""
     return count(round(fmean(values))) if values else NONE
+
+
+def passes_told(values: Sequence[float], usual: float) -> str:
+    """Mean passes over a site's training images, marked where a row has more than are usual."""
+    told = mean_count(values, 0)
+    return f"{told} \\*" if values and max(values) > usual else told
+
+
+def bytes_told(values: Sequence[float], _places: int = 0) -> str:
+    """The mean as a size in print."""
+    return size(fmean(values)) if values else NONE
+
+
+def taken(records: Records) -> list[Column]:
+    """What rows of the papers' tables took: passes over a site's training images, and bytes that all sites sent.
+
+    Rows with more passes than the network that trains alone in the fewest are marked.
+
+    Args:
+        records: Of whole runs; the table's own may be others.
+    """
+    passes, sent = OfRun("passes")(records), OfRun("bytes_up")(records)
+    trains = passes[passes > 0]
+    alone = trains[sent.reindex(trains.index) == 0]
+    usual = float((trains if alone.empty else alone).min()) if len(trains) else 0.0
+
+    def told(figure: OfRun, show: Callable[[Sequence[float]], str]) -> Callable[[Line], str]:
+        return lambda line: show(records.values(line.row, figure)) if line.row in records else NOT_RUN
+
+    return [
+        Column("training passes", told=told(OfRun("passes"), lambda values: passes_told(values, usual))),
+        Column("sent by all sites", told=told(OfRun("bytes_up"), bytes_told)),
+    ]
 
 
 def seeds(values: Sequence[float], _places: int) -> str:

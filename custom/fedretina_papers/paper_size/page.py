@@ -10,6 +10,7 @@ from typing import Any
 from fedretina.report.text import number
 from fedretina.storage import read_json
 from fedretina_papers import oct_tables, tables
+from fedretina_papers.choices import passes
 from fedretina_papers.compared import STATISTICS, statistics
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import OfRun, Records
@@ -19,7 +20,7 @@ from fedretina_papers.input_speed import TARGET
 from fedretina_papers.markdown import listed, several, table
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
 from fedretina_papers.oct_figures import FIGURES, read_oct_figures, store_oct_figures
-from fedretina_papers.paper_size.plan import PaperSizePlan, Part, passes
+from fedretina_papers.paper_size.plan import PaperSizePlan, Part
 from fedretina_papers.paper_size.speed import SPEED
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.published import published
@@ -182,13 +183,14 @@ def _figures(bench: BenchmarkPlan, benchmark: Benchmark, records: Records, folde
             return {f"Pooled test images, beside {told.paper}: not compared yet, see below.": []}
         results = read_oct_figures(folder)
         sets = listed(results.sets) if results.sets else "no set"
-        return {f"Test images of {sets} pooled, beside {told.paper}, Table 3:": oct_tables.method_table(results)}
+        share = oct_tables.majority_share(results)
+        common = f" (the commonest class as the answer to all: {' to '.join(share)} % accuracy)" if share else ""
+        words = f"Test images of {sets} pooled{common}, beside {told.paper}, Table 3:"
+        return {words: oct_tables.method_table(results)}
     paper = published()
     return {
-        f"Macro AUC, beside {paper.paper}, Table 1, where a site holds the same public set:": tables.paper_table(
-            benchmark, records, "table1"
-        ),
-        "Macro AUC of the controls, and of rows that the paper has not:": tables.other_rows(benchmark, records),
+        f"Macro AUC, beside {paper.paper}, Table 1, where a site holds the same public set; the commonest grade as the "
+        "answer to every image has 0.5:": tables.paper_table(benchmark, records, "table1"),
     }
 
 

@@ -160,18 +160,6 @@ class PaperSizePlan(BaseModel):
         return f"{work.part}, {self.benches[work.part].rows[work.row].name}, seed {work.seed}"
 
 
-def passes(experiment: Experiment) -> float:
-    """How often a run's training sees each image: epochs of all rounds; an epoch with two views counts as two."""
-    found, tune = 0.0, experiment.tune
-    for phase in experiment.phases:
-        settings = phase.training or experiment.training
-        epochs = sum(one.epochs for one in settings.stretches) if settings.stretches else settings.epochs
-        views = 1 if phase.contrastive is None else 2
-        beside = tune.epochs if tune.along else 0
-        found += phase.rounds * (1 if phase.sums is not None else phase.label_share * (epochs * views + beside))
-    return found + (tune.epochs if tune.at_end else 0)
-
-
 def _modality(site: str, file: Path) -> str:
     found = site_modality(read_data_settings(file, site))
     if found is None:

@@ -16,10 +16,11 @@ from fedretina.errors import FedretinaError, SettingsError, StoppedError
 from fedretina.locks import folder_lock
 from fedretina.loop import run_loop
 from fedretina.storage import read_json, write_json
+from fedretina_papers.choices import passes
 from fedretina_papers.one_place import train_in_one_place
 from fedretina_papers.one_run import machine, measure_run, run_name, sites_of
 from fedretina_papers.paper_size.limits import Budget, Limits, Pace
-from fedretina_papers.paper_size.plan import PaperSizePlan, Work, passes
+from fedretina_papers.paper_size.plan import PaperSizePlan, Work
 from fedretina_papers.paper_size.speed import SPEED, measure_speed
 from fedretina_papers.runner import FIXED, Told, plan_record, required_alike, without_files
 
@@ -201,7 +202,7 @@ def _run(plan: PaperSizePlan, out: Path, cache: Path, work: Work, budget: Budget
             write_json(root / run / _SPENT, {"seconds": whole, "open": False})
     write_json(root / run / "seconds.json", {"seconds": whole})
     record = measure_run(bench, choice, work.seed, {}, folder, root / run, trained, sites)
-    record |= {"title": plan.parts[work.part].title_of(bench, choice), "passes": passes(experiment)}
+    record["title"] = plan.parts[work.part].title_of(bench, choice)
     record |= {"images_seen": seen, "longest_order": 0.0 if choice.in_one_place else round(pace.longest, 2)}
     write_json(_result(plan, out, work), record)
     shutil.rmtree(root / run)  # results and answers are all that is asked for later, and a model is large
