@@ -160,7 +160,10 @@ class _Networks:
             mine = self._owner[samples] == at
             rows, net = samples[mine], self._each[at]
             labels = self._first.model.brought(self.labels[rows])
-            yield labels, net(self._images[rows]) if self._given else net.logits(features[torch.from_numpy(mine)])
+            if self._given:
+                yield labels, net(self._first.model.to_device(self._images[rows]))
+            else:
+                yield labels, net.logits(features[torch.from_numpy(mine)])
 
     def models(self, trainers: Mapping[str, LocalTrainer]) -> dict[str, tuple[Tensors, Tensors]]:
         """What travels and what stays, by site; copies, which further rounds leave as they are."""
