@@ -149,12 +149,13 @@ def require_one_place(name: str, experiment: Experiment) -> None:
         and phase.contrastive is None
         and phase.label_share == 1
         and all(stretch.train == "all" for stretch in stretches)
+        and experiment.correction.name == "none"
         and not (experiment.tune.epochs or network.calibrator or experiment.pooled)
     )
     if not plain or exchange.personal in ("everything", "bias"):
         raise SettingsError(
             f"row {name!r} trains one network on all images in one place: take a row of one phase that trains all of "
-            "it on all labels, and shares whole parts (exchange.personal: head, exits or nothing)."
+            "it on all labels without a correction, and shares whole parts (exchange.personal: head, exits or nothing)."
         )
     if network.frozen != "all" and (exchange.batchnorm != "shared_all" or network.exits is not None):
         raise SettingsError(

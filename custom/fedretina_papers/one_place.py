@@ -25,7 +25,7 @@ from fedretina.errors import TrainingError
 from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.payload import Tensors
 from fedretina.local.site_state import STATE, History
-from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, summed_score
+from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, batches_an_epoch, summed_score
 from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.network import Network
@@ -78,7 +78,7 @@ def rounds_in_one_place(
     objective = build_objective(experiment.objective)
     settings = experiment.phases[0].training or experiment.training
     stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
-    if len(together.labels) < settings.batch_size:
+    if not batches_an_epoch(len(together.labels), settings.batch_size, settings.drop_last):
         raise TrainingError(
             f"all sites' training images are fewer than one batch of {settings.batch_size}: lower training.batch_size."
         )
@@ -221,8 +221,8 @@ def train_in_one_place(
             histories[name].note(one.step, loss=one.loss, validation={"accuracy": found.accuracy})
         # As a run has it: what a round is worth stands in the record of the step after it.
         now = chosen_step([*steps, _record("validate-0000", "validate", said)], range(at + 1), experiment.choice)
-        if not kept or now == at:
-            kept, chosen = one.models, now
+        if now is None or now == at:  # where no site can measure any, the last is as good
+            kept, chosen = one.models, at
         tell(at + 1, one.step.rounds)
     steps.append(_record("validate-0000", "validate", said))
     for name, trainer in trainers.items():

@@ -117,7 +117,7 @@ def test_rows_stand_on_a_frozen_encoder_or_train_all_of_it(changed, said):
     ("name", "changed", "said"),
     [
         ("whole_singleset", {"standard": True}, "from the plan's own weights"),
-        ("whole_pooled", {"of": "whole_fedbn"}, "take a row of one phase that shares all"),
+        ("whole_pooled", {"of": "whole_fedbn"}, "take a row that shares all"),
         ("sums", {"tune": [{"setting": "training.learning_rate", "values": [1, 2, 3]}]}, "train nothing"),
     ],
 )

@@ -137,6 +137,7 @@ FINE = TOGETHER["settings"]
         ("fedbn", {"exchange": {"batchnorm": "shared_all", "personal": "bias"}}, "shares whole parts"),
         ("singleset", {}, "shares whole parts"),
         ("fedrep", FINE, "trains all of it"),
+        ("scaffold", FINE, "without a correction"),
         ("mdt", FINE, "trains all of it"),
     ],
 )

@@ -163,7 +163,7 @@ def taken(records: Records) -> list[Column]:
         records: Of whole runs; the table's own may be others.
     """
     passes, sent = OfRun("passes")(records), OfRun("bytes_up")(records)
-    trains = passes[passes > 0]
+    trains = passes[(passes > 0) & ~(OfRun("loop_only")(records) > 0)]  # rows in one place are not alone
     alone = trains[sent.reindex(trains.index) == 0]
     usual = float((trains if alone.empty else alone).min()) if len(trains) else 0.0
 
