@@ -138,8 +138,8 @@ def require_one_place(name: str, experiment: Experiment) -> None:
     """Refuse a row whose network cannot train on all images in one place.
 
     Raises:
-        SettingsError: It shares nothing, or only a part of its head; its whole network keeps BatchNorm at home or has
-            early exits; or it does more than train all of its network on all labels.
+        SettingsError: It shares nothing, or only a part of its head; its whole network keeps BatchNorm at home; or it
+            does more than train all of its network on all labels.
     """
     network, exchange, phase = experiment.network, experiment.exchange, experiment.phases[0]
     stretches = (phase.training or experiment.training).stretches
@@ -157,10 +157,10 @@ def require_one_place(name: str, experiment: Experiment) -> None:
             f"row {name!r} trains one network on all images in one place: take a row of one phase that trains all of "
             "it on all labels without a correction, and shares whole parts (exchange.personal: head, exits or nothing)."
         )
-    if network.frozen != "all" and (exchange.batchnorm != "shared_all" or network.exits is not None):
+    if network.frozen != "all" and exchange.batchnorm != "shared_all":
         raise SettingsError(
             f"row {name!r} trains one encoder on all images in one place: take a row that shares all of its encoder "
-            "(exchange.batchnorm: shared_all), without early exits."
+            "(exchange.batchnorm: shared_all)."
         )
 
 

@@ -67,7 +67,6 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
         plain_wins=tables.win_words(results, PLAIN),
         estimators=estimators,
         without=without,
-        others=tables.other_table(results),
         members=tables.member_tables(results),
         pictures=_pictures(results, shown),
         rates=RATES,

@@ -46,14 +46,6 @@ def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = Non
     return [*made, f"{NOT_RUN.capitalize()}: {listed(absent)}.", ""] if absent else made
 
 
-def other_table(results: FedeeResults) -> list[str]:
-    """Rows of the plan that the paper has not, with figures that it does not tell; nothing where there are none."""
-    names = _others(results)
-    lines = [Line((results.benchmark.title(name),), name) for name in names]
-    columns = [*_columns(results, None, BY_SIZE), *_less(results)]
-    return render(results.records, ["row"], lines, columns) if names else []
-
-
 def _others(results: FedeeResults) -> list[str]:
     placed = (*published_fedee().rows.values(), *FURTHER.values())
     known = {GLOBAL, *(name for methods in placed for name in methods.values())}

@@ -150,10 +150,10 @@ class _Networks:
 
     def logits(self, samples: NDArray[np.int64], purpose: tuple[int | str, ...]) -> Iterator[tuple[Tensor, Tensor]]:
         """What the networks answer to a batch, each to its own sites' images: their labels and their logits."""
-        features = torch.empty(0)
+        features, averages = torch.empty(0), list[Tensor]()
         if not self._given:  # all images at once, or BatchNorm would see each site's few by themselves
             pixels = augment(self._images[samples], samples, self._random, purpose)
-            features = self._lead.features(self._first.model.to_device(pixels))
+            features = self._lead.features(self._first.model.to_device(pixels), averages)
         for at, count in zip(*np.unique(self._owner[samples], return_counts=True), strict=True):
             if count < self._least:
                 continue
@@ -163,7 +163,8 @@ class _Networks:
             if self._given:
                 yield labels, net(self._first.model.to_device(self._images[rows]))
             else:
-                yield labels, net.logits(features[torch.from_numpy(mine)])
+                own = torch.from_numpy(mine)
+                yield labels, net.answers(features[own], [one[own] for one in averages])
 
     def models(self, trainers: Mapping[str, LocalTrainer]) -> dict[str, tuple[Tensors, Tensors]]:
         """What travels and what stays, by site; copies, which further rounds leave as they are."""

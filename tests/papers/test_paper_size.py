@@ -154,6 +154,17 @@ def test_an_order_that_would_not_be_done_in_time_is_not_begun():
     Pace(Budget(0.0, lambda: 5.0), 1.0)(20, 20)  # what is done is done
 
 
+def test_a_run_of_which_nothing_is_kept_is_given_up_once_the_rest_would_not_be_done_in_time():
+    pace = Pace(Budget.of(Limits(10, clock=Steps())), 0.0, whole=True)  # ends at 640 s, and each look is 60 s later
+    pace(1, 9)
+    pace(2, 9)  # at 180 s seven rounds of 60 s are to come
+    with pytest.raises(StoppedError, match="given up after 2 of 11 rounds, it begins anew in a call of about 2 min more"):
+        pace(2, 11)
+    with pytest.raises(StoppedError, match="given up after 1 of 9 rounds, it begins anew in a call."):
+        Pace(Budget(5.0, lambda: 5.0), 0.0, whole=True)(1, 9)
+    pace(9, 9)
+
+
 def test_what_may_not_be_left_behind_is_not_begun_or_dropped(whole, tmp_path):
     (tmp_path / "cache").symlink_to(whole[0].parent / "cache")
     shutil.copytree(whole[0], tmp_path / "out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Self
@@ -186,28 +186,27 @@ class Network(nn.Module):
         # The average is frozen with the last stage, unless dropout stands between the two.
         return stages + (stages == len(self.encoder.stages) and str(stages - 1) not in self.dropouts)
 
-    def features(self, x: Tensor, early: list[Tensor] | None = None) -> Tensor:
+    def features(self, x: Tensor, averages: list[Tensor] | None = None) -> Tensor:
         """Return what enters the head, `[B, F]`, of images `[B, 3, H, W]` in [0, 1]: pooled, projected if need be.
 
         Args:
             x: The images, or their `frozen_outputs`, or those unrounded.
-            early: Takes the logits `[B, K]` of each early exit on the way, where it is given.
+            averages: Takes the average `[B, C]` that each early exit reads on the way, where it is given.
         """
 
         def visit(number: int, seen: Tensor) -> Tensor:
             if str(number) in self.dropouts:
                 seen = self.dropouts[str(number)](seen)
-            if early is not None and self.exits is not None and number in self.exits.after:
-                early.append(self.exits.answer(number, self.encoder.average(seen)))
+            if averages is not None and self.exits is not None and number in self.exits.after:
+                averages.append(self.encoder.average(seen))
             return seen
 
         if not self.frozen:
             out: Tensor = self.encoder(self.normalised(x), visit)
         else:
-            *averages, last = self._outputs(x if x.dim() == 2 else self.frozen_outputs(x))
-            if early is not None and self.exits is not None:
-                stages = self._exits_within()
-                early.extend(map(self.exits.answer, stages, averages))
+            *within, last = self._outputs(x if x.dim() == 2 else self.frozen_outputs(x))
+            if averages is not None:
+                averages.extend(within)
             if self.frozen < self.encoder.steps:
                 last = visit(self.frozen - 1, last)
             out = self.encoder(last, visit, self.frozen)
@@ -230,10 +229,15 @@ class Network(nn.Module):
             features = self.features(x)
             logits = self.logits(features)
             return torch.stack([self.gate(features).unsqueeze(1).expand_as(logits), logits], dim=1)
+        averages: list[Tensor] = []
+        return self.answers(self.features(x, averages), averages)
+
+    def answers(self, features: Tensor, averages: Sequence[Tensor]) -> Tensor:
+        """As `forward` of a network without a gate, given what `features` returns and the averages that it takes."""
+        last = self.logits(features)
         if self.exits is None:
-            return self.logits(self.features(x))
-        early: list[Tensor] = []
-        last = self.logits(self.features(x, early))
+            return last
+        early = map(self.exits.answer, self.exits.after, averages)
         return torch.stack([*(one if self.space is None else self.space(one) for one in early), last], dim=1)
 
     def logits(self, features: Tensor) -> Tensor:

@@ -75,25 +75,28 @@ class Budget(NamedTuple):
 
 
 class Pace:
-    """Ends a run before the order to a site that would not be done in time, going by the longest so far.
+    """Ends a run before what would not be done in time, going by the longest order or round so far.
 
-    It stands in `run_loop`'s `tell`. What was answered before is durable, so that the next call goes on from there.
+    It stands in `run_loop`'s `tell`: what was answered before an order is durable, so that the next call goes on from
+    there. Of a run in one place nothing is: it ends as soon as the rest of it would not be done in time.
 
     Args:
         budget: Of the call.
         longest: Seconds of the longest order that is known of such runs; 0 where none is.
+        whole: Whether the run must end in this call, or begins anew.
 
     Attributes:
-        longest: Seconds of the longest order of this run or of those before.
+        longest: Seconds of the longest order, or round, of this run or of those before.
     """
 
-    def __init__(self, budget: Budget, longest: float) -> None:
+    def __init__(self, budget: Budget, longest: float, whole: bool = False) -> None:
         self._budget = budget
+        self._whole = whole
         self._last: float | None = None
         self.longest = longest
 
     def __call__(self, done: int, of: int) -> None:
-        """Note that an order begins; how many are done, and of how many.
+        """Note that an order begins, or that a round has ended; how many are done, and of how many.
 
         Raises:
             StoppedError: It would not be done in time.
@@ -102,5 +105,9 @@ class Pace:
         if self._last is not None:
             self.longest = max(self.longest, now - self._last)
         self._last = now
-        if done < of and self._budget.end - now <= self.longest:
+        left, needed = self._budget.end - now, self.longest * (of - done if self._whole else 1)
+        if done < of and left <= needed:
+            if self._whole:
+                asked = f" of about {(needed - left) / 60:.0f} min more" if self.longest else ""
+                raise StoppedError(f"given up after {done} of {of} rounds, it begins anew in a call{asked}.")
             raise StoppedError(f"the time of this call is over after {done} of {of} orders; the next one goes on.")

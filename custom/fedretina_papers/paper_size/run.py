@@ -183,15 +183,15 @@ def _run(plan: PaperSizePlan, out: Path, cache: Path, work: Work, budget: Budget
     trained = {site: sites[site] for site in bench.trained_on(choice)}
     seen = passes(experiment) * sum(data.counts["train"] for data in trained.values())
     known = _known(folder, experiment.network.encoder)
-    whole_or_none = choice.in_one_place or not keeps  # of a run in one place nothing is kept before its end
-    if whole_or_none and known.pace is not None and known.pace * seen > budget.left:
+    at_once = choice.in_one_place  # nothing of such a run is kept before its end, and its rounds are no orders to sites
+    if (at_once or not keeps) and known.pace is not None and known.pace * seen > budget.left:
         raise StoppedError(f"not begun: it takes about {known.pace * seen / 60:.0f} min, more than are left.")
 
     root, run = folder / "runs" / choice.name, run_name(experiment)
     before, began = _spent_before(root / run), budget.clock()
-    pace = Pace(budget, 0.0 if choice.in_one_place else known.longest)  # a round there is no order to a site
+    pace = Pace(budget, 0.0 if at_once else known.longest, whole=at_once)
     try:
-        if choice.in_one_place:
+        if at_once:
             train_in_one_place(experiment, trained, root / run, pace)
         else:
             run_loop(experiment, trained, root, run, tell=pace)
@@ -203,7 +203,7 @@ def _run(plan: PaperSizePlan, out: Path, cache: Path, work: Work, budget: Budget
     write_json(root / run / "seconds.json", {"seconds": whole})
     record = measure_run(bench, choice, work.seed, {}, folder, root / run, trained, sites)
     record["title"] = plan.parts[work.part].title_of(bench, choice)
-    record |= {"images_seen": seen, "longest_order": 0.0 if choice.in_one_place else round(pace.longest, 2)}
+    record |= {"images_seen": seen, "longest_order": 0.0 if at_once else round(pace.longest, 2)}
     write_json(_result(plan, out, work), record)
     shutil.rmtree(root / run)  # results and answers are all that is asked for later, and a model is large
     aucs = [one["test"]["auc"] for one in record["sites"].values() if one["test"]["auc"] is not None]
