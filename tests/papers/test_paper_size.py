@@ -66,13 +66,13 @@ RUNS = ["fundus, probe, seed 1", "oct, oct_alone, seed 1", "fundus, singleset, s
 
 
 class Steps:
-    """A clock that goes on by a minute each time that it is read."""
+    """A clock that goes on by a minute, or as long as is asked, each time that it is read."""
 
-    def __init__(self):
-        self.now = 0.0
+    def __init__(self, seconds=60):
+        self.now, self.seconds = 0.0, seconds
 
     def __call__(self):
-        self.now += 60
+        self.now += self.seconds
         return self.now
 
 
@@ -156,13 +156,17 @@ def test_an_order_that_would_not_be_done_in_time_is_not_begun():
 
 def test_a_run_of_which_nothing_is_kept_is_given_up_once_the_rest_would_not_be_done_in_time():
     pace = Pace(Budget.of(Limits(10, clock=Steps())), 0.0, whole=True)  # ends at 640 s, and each look is 60 s later
-    pace(1, 9)
-    pace(2, 9)  # at 180 s seven rounds of 60 s are to come
-    with pytest.raises(StoppedError, match="given up after 2 of 11 rounds, it begins anew in a call of about 2 min more"):
+    pace(1, 8)
+    pace(2, 8)  # at 240 s six rounds of 60 s are to come
+    with pytest.raises(StoppedError, match="given up after 2 of 11 rounds, it begins anew in a call of about 3 min more"):
         pace(2, 11)
-    with pytest.raises(StoppedError, match="given up after 1 of 9 rounds, it begins anew in a call."):
-        Pace(Budget(5.0, lambda: 5.0), 0.0, whole=True)(1, 9)
     pace(9, 9)
+    long = Pace(Budget.of(Limits(10, clock=Steps(150))), 0.0, whole=True)  # ends at 730 s, and a look is 150 s later
+    long(1, 3)
+    with pytest.raises(StoppedError, match="given up after 2 of 3 rounds"):
+        long(2, 3)
+    with pytest.raises(StoppedError, match="given up after 1 of 9 rounds, it begins anew in a call."):
+        Pace(Budget.of(Limits(10, clock=Steps(200))), 0.0, whole=True)(1, 9)  # a second round would be too long
 
 
 def test_what_may_not_be_left_behind_is_not_begun_or_dropped(whole, tmp_path):

@@ -92,6 +92,7 @@ class Pace:
     def __init__(self, budget: Budget, longest: float, whole: bool = False) -> None:
         self._budget = budget
         self._whole = whole
+        self._began = budget.clock() if whole else 0.0
         self._last: float | None = None
         self.longest = longest
 
@@ -102,10 +103,13 @@ class Pace:
             StoppedError: It would not be done in time.
         """
         now = self._budget.clock()
+        left, first = self._budget.end - now, self._last is None
         if self._last is not None:
             self.longest = max(self.longest, now - self._last)
         self._last = now
-        left, needed = self._budget.end - now, self.longest * (of - done if self._whole else 1)
+        needed = self.longest * (of - done if self._whole else 1)
+        if self._whole and first:  # the first round also holds what a run sets up, so that it tells of one more alone
+            needed = now - self._began
         if done < of and left <= needed:
             if self._whole:
                 asked = f" of about {(needed - left) / 60:.0f} min more" if self.longest else ""

@@ -14,7 +14,7 @@ from fedretina_papers.choices import passes
 from fedretina_papers.compared import STATISTICS, statistics
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import OfRun, Records
-from fedretina_papers.engine.table import Column, Line, mean_count, render, seeds, steady
+from fedretina_papers.engine.table import Column, Line, mean_count, passes_told, render, seeds, steady, taken
 from fedretina_papers.engine.tested import mean_tests
 from fedretina_papers.input_speed import TARGET
 from fedretina_papers.markdown import listed, several, table
@@ -136,9 +136,12 @@ def _course(bench: BenchmarkPlan, benchmark: Benchmark) -> str:
 
 def _planned(bench: BenchmarkPlan, records: Records, titles: Mapping[str, str]) -> list[str]:
     """Every row in the order in which it is begun: its network, its start, its passes, and how many runs it has."""
+    made = {choice.name: bench.experiment_of(choice, bench.seeds[0], {}) for choice in bench.rows}
+    stays = (made[one.name] for one in bench.rows if not one.in_one_place)
+    usual = min(filter(None, (passes(one) for one in stays if not (one.shares or one.pooled))), default=0.0)
     rows = []
     for choice in bench.rows:
-        experiment = bench.experiment_of(choice, bench.seeds[0], {})
+        experiment = made[choice.name]
         network = experiment.network
         runs = len(records.values(choice.name, OfRun("passes")))
         rows.append(
@@ -146,7 +149,7 @@ def _planned(bench: BenchmarkPlan, records: Records, titles: Mapping[str, str]) 
                 titles[choice.name],
                 f"{network.encoder}{', frozen' if network.frozen == 'all' else ''}",
                 STARTS[network.weights.source],
-                number(passes(experiment), 0),
+                passes_told([passes(experiment)], usual),
                 f"{runs} of {len(bench.seeds)}" if runs else "has not run",
             ]
         )
@@ -198,7 +201,7 @@ def _cost_table(benchmark: Benchmark, records: Records) -> list[str]:
     """Passes, bytes and time of each row that has run."""
     columns = [
         Column("runs", OfRun("passes"), show=seeds),
-        Column("passes over the data", OfRun("passes"), show=steady, places=0),
+        taken(records)[0],
         Column("images that training saw", OfRun("images_seen"), show=mean_count),
         Column("GB up", OfRun("bytes_up"), show=steady, places=2, scale=1e-9),
         Column("GB down", OfRun("bytes_down"), show=steady, places=2, scale=1e-9),
