@@ -35,9 +35,11 @@ Written by `python -m benchmarks.small_sites --render` from stored runs. Researc
 
 At the end of a run each site's [verdict](verdict.md) chooses between its own head and the federated model, by its
 validation images; with fewer than {least} ill or {least} well validation patients it keeps the federated model unasked.
-How often is what it keeps better than the site's own head, and how often worse? How good the heads are, beside the
-commonest grade, heads trained alone, FedAvg and all images in one place, stands for the same sites in P1
-([photographs](p1_photographs.md), [scans](p1.md)), and for more and smaller ones in [F1](f1.md) and [O1](o1.md).
+How often is what it keeps better than the site's own head, and how often worse? The tables count that, and rank no
+rows: each stands beside its control, the own head from the site's own sums, and takes one message and no training pass.
+How good the heads are, beside the commonest grade, heads trained alone, FedAvg and all images in one place, with passes
+and bytes, stands for the same sites in P1 ([photographs](p1_photographs.md), [scans](p1.md)), and for more and smaller
+ones in [F1](f1.md) and [O1](o1.md).
 
 Of every site *n* training images are drawn by whole patients, and a quarter as many (10 or more) to validate on; the
 test images are all that the site has, the same in every draw. The encoder is EfficientNet-Lite0 with the ImageNet
