@@ -158,14 +158,14 @@ def test_a_run_of_which_nothing_is_kept_is_given_up_once_the_rest_would_not_be_d
     pace = Pace(Budget.of(Limits(10, clock=Steps())), 0.0, whole=True)  # ends at 640 s, and each look is 60 s later
     pace(1, 8)
     pace(2, 8)  # at 240 s six rounds of 60 s are to come
-    with pytest.raises(StoppedError, match="given up after 2 of 11 rounds, it begins anew in a call of about 3 min more"):
+    with pytest.raises(StoppedError, match="after 2 of 11 rounds, it begins anew in a call of about 3 min more"):
         pace(2, 11)
     pace(9, 9)
     long = Pace(Budget.of(Limits(10, clock=Steps(150))), 0.0, whole=True)  # ends at 730 s, and a look is 150 s later
     long(1, 3)
     with pytest.raises(StoppedError, match="given up after 2 of 3 rounds"):
         long(2, 3)
-    with pytest.raises(StoppedError, match="given up after 1 of 9 rounds, it begins anew in a call."):
+    with pytest.raises(StoppedError, match="after 1 of 9 rounds, it begins anew in a call"):
         Pace(Budget.of(Limits(10, clock=Steps(200))), 0.0, whole=True)(1, 9)  # a second round would be too long
 
 
