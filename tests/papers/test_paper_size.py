@@ -247,8 +247,10 @@ def test_the_plan_that_comes_with_the_package():
         "oct, probe, seed 1",
         "fundus, singleset, seed 1",
         "oct, oct_alone, seed 1",
-        "fundus, feduaa, seed 1",
+        "fundus, singleset_tweu, seed 1",
     ]
+    controls = ("singleset_tweu", "one_place", "one_place_tweu")
+    assert all(order.index(f"fundus, {one}, seed 1") < order.index("fundus, feduaa, seed 1") for one in controls)
     assert order.index("oct, oct_simclr_fedavg, seed 1") < order.index("fundus, probe, seed 2")
     seen = {asked.named(work): passes(asked.experiment_of(work)) for work in asked.works()}
     assert seen["fundus, singleset, seed 1"] == 20
