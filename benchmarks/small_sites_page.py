@@ -13,6 +13,7 @@ from benchmarks.render import machine_line
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
+from fedretina_papers.engine.table import bytes_told
 from fedretina_papers.markdown import listed
 from fedretina_papers.packed import read_packed
 
@@ -36,10 +37,9 @@ Written by `python -m benchmarks.small_sites --render` from stored runs. Researc
 At the end of a run each site's [verdict](verdict.md) chooses between its own head and the federated model, by its
 validation images; with fewer than {least} ill or {least} well validation patients it keeps the federated model unasked.
 How often is what it keeps better than the site's own head, and how often worse? The tables count that, and rank no
-rows: each stands beside its control, the own head from the site's own sums, and takes one message and no training pass.
-How good the heads are, beside the commonest grade, heads trained alone, FedAvg and all images in one place, with passes
-and bytes, stands for the same sites in P1 ([photographs](p1_photographs.md), [scans](p1.md)), and for more and smaller
-ones in [F1](f1.md) and [O1](o1.md).
+rows: each stands beside its control, the own head from the site's own sums, which sends nothing. How good the heads
+are, beside the commonest grade, heads trained alone, FedAvg and all images in one place, stands for the same sites in
+P1 ([photographs](p1_photographs.md), [scans](p1.md)), and for more and smaller ones in [F1](f1.md) and [O1](o1.md).
 
 Of every site *n* training images are drawn by whole patients, and a quarter as many (10 or more) to validate on; the
 test images are all that the site has, the same in every draw. The encoder is EfficientNet-Lite0 with the ImageNet
@@ -122,8 +122,15 @@ def counted(outcomes: Sequence[int]) -> str:
 
 
 def head(first: str, sizes: Sequence[int], runs: Runs) -> list[str]:
-    """The head of a table with a column for each number of training images."""
-    return [f"| {first} | {' | '.join(size_words(size, runs) for size in sizes)} |", f"|---|{'---|' * len(sizes)}"]
+    """The head of a table with a column for each number of training images, and for what a row takes."""
+    titles = [first, *(size_words(size, runs) for size in sizes), "training passes", "sent per site that took part"]
+    return [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+
+
+def took(runs: Runs) -> str:
+    """What a row takes: no training pass, for its heads come from sums, and the bytes of the sums."""
+    sent = {run["bytes_up"] / len(run["sent"]) for run in runs if run["sent"]}
+    return f"0 | {bytes_told([max(sent, default=0)])}"
 
 
 def size_words(size: int, runs: Runs) -> str:
@@ -157,7 +164,10 @@ def write_page(stored: Path, page: Path) -> None:
 def _completed(runs: Runs) -> Runs:
     """A site that could have no part in the sums keeps its own head, and counts with it."""
     apart = [{site: {"kept": "own"} for site in run["images"].keys() - run["sites"].keys()} for run in runs]
-    return [{**run, "sites": {**run["sites"], **own}} for run, own in zip(runs, apart, strict=True)]
+    return [
+        {**run, "sites": {**run["sites"], **own}, "sent": list(run["sites"])}
+        for run, own in zip(runs, apart, strict=True)
+    ]
 
 
 def _no_choice(runs: Runs) -> list[str]:
@@ -203,7 +213,7 @@ def _of_set(name: str, runs: Runs) -> list[str]:
     found += head("site", sizes, runs)
     for site in sites:
         cells = [counted([kept_outcome(run["sites"][site]) for run in both if run["size"] == size]) for size in sizes]
-        found.append(f"| {site} | {' | '.join(cells)} |")
+        found.append(f"| {site} | {' | '.join(cells)} | {took(both)} |")
     kept = {site: [kept_outcome(run["sites"][site]) for run in both] for site in sites}
     worse = listed([f"{outcomes.count(-1)} of {len(outcomes)} at {site}" for site, outcomes in kept.items()])
     words = f"Over all sizes and draws it was worse beyond its interval in {worse}."
@@ -219,5 +229,5 @@ def _outcomes(runs: Runs, sizes: Sequence[int]) -> list[str]:
             counted([kept_outcome(site) for run in mine if run["size"] == size for site in run["sites"].values()])
             for size in sizes
         ]
-        lines.append(f"| {ROWS[row]} | {' | '.join(cells)} |")
+        lines.append(f"| {ROWS[row]} | {' | '.join(cells)} | {took(mine)} |")
     return [*lines, ""]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,12 +14,11 @@ from fedretina.errors import SettingsError, StoppedError
 from fedretina.settings.plan import merged
 from fedretina_papers.choices import passes
 from fedretina_papers.paper_size.limits import Budget, Limits, Pace
-from fedretina_papers.paper_size.page import compare_parts, write_paper_size_page
+from fedretina_papers.paper_size.page import compare_parts, will_send, write_paper_size_page
 from fedretina_papers.paper_size.plan import PaperSizePlan
 from fedretina_papers.paper_size.run import run_paper_size
 from fedretina_papers.plan import preset
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 LITTLE = {"encoder": "efficientnet_lite0", "weights": {"source": "none"}}
 SHORT = {"batch_size": 8, "precision": "bf16", "threads": 1}
 TINY = {
@@ -201,8 +199,8 @@ def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     nothing = page(tmp_path / "none")
     assert "**This has not run.**" in nothing
     assert nothing.count("**Has not run.**") == 2
-    assert "| FedUAA | resnet50 | from scratch | 20 | has not run |" in nothing
-    assert "| Frozen probe, own heads | efficientnet_lite0, frozen | from ImageNet | 0 | has not run |" in nothing
+    assert "| FedUAA | resnet50 | from scratch | 20 | 1.9 GB | has not run |" in nothing
+    assert "| Frozen probe, own heads | efficientnet_lite0, frozen | from ImageNet | 0 | " in nothing
 
     shutil.copytree(whole[0], tmp_path / "some")
     shutil.rmtree(tmp_path / "some/oct")
@@ -212,7 +210,7 @@ def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     assert "**Nothing here ran on a GPU**" in some
     assert "**Has not run**: FedUAA." in some
     assert some.count("**Has not run.**") == 1
-    assert "| SingleSet | efficientnet_lite0 | from scratch | 2 | 1 of 1 |" in some
+    assert "| SingleSet | efficientnet_lite0 | from scratch | 2 | 0 bytes | 1 of 1 |" in some
     assert "| FedUAA | not run |" in some
     assert "Not compared yet" in some
 
@@ -230,13 +228,12 @@ def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     assert every == page(tmp_path / "all")
 
 
-def test_the_stored_page_is_that_of_the_stored_results(tmp_path):
-    stored = REPOSITORY / "benchmarks/results/paper_size.jsonl.gz"
-    words = ["benchmark", "paper-size", "--render", "--out", tmp_path / "out", "--page", tmp_path / "page.md"]
-    words += ["--stored", stored] if stored.exists() else []
-    ran = CliRunner().invoke(main, [str(word) for word in words])
-    assert ran.exit_code == 0, ran.output
-    assert (tmp_path / "page.md").read_text() == (REPOSITORY / "docs/paper_size.md").read_text()
+def test_what_a_site_will_send_is_what_it_sent(whole):
+    asked = plan()
+    for work in asked.works():
+        name, choice, _ = asked.named(work).split(", ")
+        record = json.loads((whole[0] / name / "results" / choice / "seed-1.json").read_text())
+        assert will_send(asked.experiment_of(work)) * len(record["sites"]) == record["bytes_up"], choice
 
 
 def test_the_plan_that_comes_with_the_package():

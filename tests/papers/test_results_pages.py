@@ -4,7 +4,9 @@ import statistics
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fedretina.cli import main
 from fedretina.settings.experiment import Experiment
 from fedretina_papers.blocks.results_pages import HELD, JOINED, SHARED, gains, place, stored_block, write_results
 
@@ -40,6 +42,15 @@ def test_the_doctors_page_shows_what_the_defaults_give():
 
 
 @pytest.mark.slow
+def test_the_page_of_the_papers_size_is_that_of_the_stored_results(tmp_path):
+    stored = RESULTS / "paper_size.jsonl.gz"
+    words = ["benchmark", "paper-size", "--render", "--out", tmp_path / "out", "--page", tmp_path / "page.md"]
+    words += ["--stored", stored] if stored.exists() else []
+    ran = CliRunner().invoke(main, [str(word) for word in words])
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "page.md").read_text() == (ROOT / "docs/paper_size.md").read_text()
+
+
 def test_a_gain_is_that_of_the_records():
     block = stored_block(RESULTS / "f2.jsonl.gz")
     first = gains(block, row="sums_both")[0]

@@ -7,14 +7,28 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fedretina.exchange.partition import partition_of
+from fedretina.networks.build import build_on_meta
 from fedretina.report.text import number
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
 from fedretina.storage import read_json
 from fedretina_papers import oct_tables, tables
 from fedretina_papers.choices import passes
 from fedretina_papers.compared import STATISTICS, statistics
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import OfRun, Records
-from fedretina_papers.engine.table import Column, Line, mean_count, passes_told, render, seeds, steady, taken
+from fedretina_papers.engine.table import (
+    Column,
+    Line,
+    bytes_told,
+    mean_count,
+    passes_told,
+    render,
+    seeds,
+    steady,
+    taken,
+)
 from fedretina_papers.engine.tested import mean_tests
 from fedretina_papers.input_speed import TARGET
 from fedretina_papers.markdown import listed, several, table
@@ -135,7 +149,7 @@ def _course(bench: BenchmarkPlan, benchmark: Benchmark) -> str:
 
 
 def _planned(bench: BenchmarkPlan, records: Records, titles: Mapping[str, str]) -> list[str]:
-    """Every row in the order in which it is begun: its network, its start, its passes, and how many runs it has."""
+    """Every row in the order in which it is begun: network, start, passes, bytes, and how many runs it has."""
     made = {choice.name: bench.experiment_of(choice, bench.seeds[0], {}) for choice in bench.rows}
     stays = (made[one.name] for one in bench.rows if not one.in_one_place)
     usual = min(filter(None, (passes(one) for one in stays if not (one.shares or one.pooled))), default=0.0)
@@ -150,10 +164,18 @@ def _planned(bench: BenchmarkPlan, records: Records, titles: Mapping[str, str]) 
                 f"{network.encoder}{', frozen' if network.frozen == 'all' else ''}",
                 STARTS[network.weights.source],
                 passes_told([passes(experiment)], usual),
+                bytes_told([0 if choice.in_one_place or experiment.pooled else will_send(experiment)]),
                 f"{runs} of {len(bench.seeds)}" if runs else "has not run",
             ]
         )
-    return table(["row", "encoder", "start", "passes over the data", "seeds that have run"], rows)
+    head = ["row", "encoder", "start", "passes over the data", "a site will send", "seeds that have run"]
+    return table(head, rows)
+
+
+def will_send(experiment: Experiment) -> int:
+    """Bytes of tensors in all answers of a site, by what the settings let travel; without a codec."""
+    parts = partition_of(experiment, build_on_meta(experiment.network, experiment.head_width or 2))
+    return sum(parts.sizes[key][1] for step in Plan.of(experiment) for key in parts.sent(step.task))
 
 
 def _speed_table(speed: Record) -> list[str]:
