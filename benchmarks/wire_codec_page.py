@@ -53,9 +53,9 @@ def _set(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{settings['network']['frozen']} stages frozen. Mean over the sites and the seeds; beside it the mean "
         "difference from float32, seed by seed, with its 95 % interval (t).",
         "",
-        "| row | codec | seeds | MB a run | of float32 | macro AUC | points from float32 | accuracy | points from "
-        "float32 |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| row | codec | seeds | training passes | MB a run | of float32 | macro AUC | points from float32 | accuracy "
+        "| points from float32 |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in ROWS:
         plain = {run["seed"]: run for run in own if (run["row"], run["codec"]) == (row, "none")}
@@ -65,7 +65,8 @@ def _set(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
             if not both:
                 continue
             moved, before = (fmean(_bytes(held[seed]) for seed in both) for held in (found, plain))
-            cells = [_ROWS[row], f"`{codec}`", f"{len(both)}", f"{moved / 1e6:.1f}", f"1/{before / moved:.1f}"]
+            cells = [_ROWS[row], f"`{codec}`", f"{len(both)}", f"{rounds * settings['training']['epochs']}"]
+            cells += [f"{moved / 1e6:.1f}", f"1/{before / moved:.1f}"]
             for figure in ("test_auc", "test_accuracy"):
                 ours, theirs = ([_mean(held[seed], figure) for seed in both] for held in (found, plain))
                 cells += [f"{fmean(ours):.3f}", "" if codec == "none" else _apart(ours, theirs)]

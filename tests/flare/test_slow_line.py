@@ -1,4 +1,7 @@
-"""A hospital's slow line: arrays over FLARE's own connections, through a relay that takes a megabyte a second."""
+"""A hospital's slow line: arrays over FLARE's own connections, through a relay that takes a megabyte a second.
+
+And how large the pieces are that they are cut into: by how fast the last message to the same peer went.
+"""
 
 import socket
 import subprocess
@@ -9,15 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming import byte_streamer
+from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+from nvflare.fuel.f3.streaming.stream_types import StreamError
+from nvflare.fuel.utils.config_service import ConfigService
 
+from fedretina.flare import slow_lines
 from ports import free_port
 
 
 class SlowLine:
-    """A line to a port on this machine that takes some bytes a second upwards; it counts them."""
+    """A line to a port on this machine that takes some bytes a second upwards, after the first fast ones; it counts."""
 
-    def __init__(self, port, rate):
-        self.sent, self._port, self._rate = 0, port, rate
+    def __init__(self, port, rate, fast):
+        self.sent, self._port, self._rate, self._fast = 0, port, rate, fast
         self._listening = socket.create_server(("localhost", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._take, daemon=True).start()
@@ -40,7 +49,8 @@ class SlowLine:
             while data := one.recv(2**14):
                 if rate is not None:
                     self.sent += len(data)
-                    time.sleep(len(data) / rate)
+                    if self.sent > self._fast:
+                        time.sleep(len(data) / rate)
                 other.sendall(data)
 
     def close(self):
@@ -101,10 +111,76 @@ def test_over_a_slow_line_nothing_is_sent_twice():
     assert all(1 <= times < 1.05 for times in sent.values()), sent
 
 
-def sent_over(scheme, port):
+@pytest.mark.flare
+def test_on_a_line_that_becomes_slow_nothing_is_sent_twice():
+    """80 MB, 64 of them at the machine's own speed: the pieces are large when the line goes down to 1 MB a second."""
+    assert 1 <= sent_over("http", free_port(), 20_000_000, 64_000_000) < 1.05
+
+
+class Peer:
+    """What a sender needs of FLARE's cell: it keeps what is sent."""
+
+    def __init__(self):
+        self.pieces = []
+
+    def fire_and_forget(self, channel, topic, target, message, **words):
+        self.pieces.append(len(message.payload))
+        return {target: ""}
+
+
+class Bytes:
+    """Some bytes, as a stream of FLARE's."""
+
+    def __init__(self, size):
+        self._left = self._size = size
+
+    def get_size(self):
+        return self._size
+
+    def read(self, size):
+        size = min(size, self._left)
+        self._left -= size
+        return bytes(size)
+
+
+def test_pieces_are_large_to_a_peer_that_took_the_last_ones_fast(monkeypatch):
+    """16 MB to a peer of which nothing is known, to one that took them at 32 Mbit/s, and to one that slowed down."""
+    monkeypatch.setattr(byte_streamer, "TxTask", byte_streamer.TxTask)  # of other tests in this process
+    monkeypatch.setattr(ConfigService, "_var_values", dict(ConfigService._var_values))
+    slow_lines.wait_for_slow_lines()
+    now = [0.0]
+    monkeypatch.setattr(slow_lines.time, "monotonic", lambda: now[0])
+    cell, mega = Peer(), 2**20
+
+    def sent(seconds, target="site-1", error=None):
+        """Sizes of the pieces of a message of which each is acknowledged; the whole takes so long."""
+        cell.pieces.clear()
+        task = slow_lines.FittedTask(cell, mega, "c", "t", target, {}, Bytes(16 * mega), False, False, False)
+        task.window_size = 2**30  # all at once
+        task.send_loop()
+        for at in range(1, 17):
+            now[0] += seconds / 16
+            task.handle_ack(Message({StreamHeaderKey.OFFSET: at * mega}))
+        if error is not None:
+            task.stopped = False
+            task.stop(error, notify=False)
+        return max(cell.pieces) / mega, sum(cell.pieces) / mega
+
+    assert sent(8.0) == (1.0, 16.0)
+    assert sent(3.9) == (1.0, 16.0)
+    assert sent(3.9) == (3.5, 16.0)
+    assert sent(3.9, "site-2") == (1.0, 16.0)  # another's line
+    assert sent(8.0) == (3.5, 16.0)
+    assert sent(3.9) == (1.0, 16.0)
+    assert sent(3.9, error=StreamError("it broke off")) == (3.5, 16.0)
+    assert sent(3.9) == (1.0, 16.0)
+    ConfigService._var_values["streaming_window_size"] = 4 * mega  # a kit's own
+    assert sent(3.9) == (1.0, 16.0)
+
+
+def sent_over(scheme, port, numbers=6_000_000, fast=0):
     """How often what a site sends goes over a slow line, by one of FLARE's ways to a server."""
-    numbers = 6_000_000
-    line = SlowLine(port, rate=1_000_000)
+    line = SlowLine(port, rate=1_000_000, fast=fast)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
     def end(name, at):

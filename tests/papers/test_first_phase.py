@@ -82,9 +82,12 @@ def block(encoders, **words):
 
 def test_each_call_trains_on(study, tmp_path):
     out, told, first = study
-    assert set(told) == {"alone: round 1 of 2", "moco: round 1 of 2", "moco: round 2 of 2"}
+    together = {f"{name}: round {at} of 2" for name in ("moco", "pooled") for at in (1, 2)}
+    assert set(told) == {"alone: round 1 of 2", *together}
     second = given_encoders(out)
-    assert [second[name]["passes"] for name in ("alone", "moco")] == [1, 2]
+    assert [second[name]["passes"] for name in ("alone", "moco", "pooled")] == [1, 2, 2]
+    assert [len({one["sha256"] for one in second[name]["files"].values()}) for name in second] == [2, 1, 1]
+    assert (second["pooled"]["sent"], second["pooled"]["received"]) == (0, 0)
     assert first["moco"]["files"]["site-1"]["sha256"] != second["moco"]["files"]["site-1"]["sha256"]
     assert second["moco"]["sent"] > second["alone"]["sent"] == 0
     again = []
@@ -107,6 +110,8 @@ def test_a_blocks_rows_stand_on_encoders_that_were_pretrained(study, tmp_path):
     def record(row, size):
         return read_json(tmp_path / "block" / "results" / "two" / f"{size}" / row / "draw-0.json")
 
+    assert record("moco_pooled", 8)["sites"] != record("pooled_pooled", 8)["sites"]
+    assert (record("pooled_pooled", 8)["passes"], record("pooled_pooled", 8)["bytes_up"]) == (3, 0)
     rows = [record(name, 8) for name in ("probe", "alone_own", "moco_own")]
     assert len({str(one["sites"]["site-1"]["test"]) for one in rows}) == 3  # three encoders
     assert len({str(one["sites"]["site-1"]["images"]) for one in rows}) == 1  # the same images

@@ -287,7 +287,8 @@ class BlockPlan(BaseModel):
                 )
             if row.start not in ("", *(one.name for one in self.starts)):
                 raise ValueError(f"row {row.name!r} stands on {row.start!r}, which is none of the plan's starts.")
-            if {self.row(name).start for name in (*row.parts, *([row.of] if row.of else []))} - {row.start}:
+            made_of = (*row.parts, *([row.of] if row.of and row.kind != "pooled" else []))
+            if {self.row(name).start for name in made_of} - {row.start}:
                 raise ValueError(f"row {row.name!r} and the rows that it is made of stand on different encoders.")
         if self.reference and self.reference not in names:
             raise ValueError(f"reference {self.reference!r} is no row of the block.")

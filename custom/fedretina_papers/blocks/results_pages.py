@@ -98,10 +98,12 @@ class Gain(NamedTuple):
         high: Upper end.
         worst_alone: The lowest hospital, mean of the draws.
         worst: The same of the row together.
-        gained: Hospitals whose mean over the draws is higher together.
+        gained: Hospitals whose mean over the draws is higher together than by every row alone.
         hospitals: Of so many.
-        most_lost: How much lower the hospital that loses most is together; 0 where none is.
+        most_lost: How much lower the hospital that loses most is together than by its best row alone; 0 where none is.
         sets: Mean alone, mean together and number of hospitals, by set.
+        passes: Over a hospital's training images, alone and together.
+        sent: What a hospital sends together, in print.
     """
 
     size: Size
@@ -117,6 +119,8 @@ class Gain(NamedTuple):
     hospitals: int
     most_lost: float
     sets: Mapping[str, tuple[float, float, int]]
+    passes: tuple[str, str]
+    sent: str
 
 
 def stored_block(file: Path) -> Block:
@@ -148,6 +152,9 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gai
     (against,) = (one for one in comparisons(plan, runs)[row] if one.figure == figure)
     interval: Mapping[str, Any] = against.test._asdict()
     alone, together = means[control], means[row]
+    leads = [one - max(means[name][hospital] for name in rows) for hospital, one in together.items()]
+    usual = usual_passes(plan, runs)
+    (trained, _), (apart, sent) = (_costs(list(runs[name].values()), usual) for name in (control, row))
     counts = [one["images"]["train"] for record in runs[row].values() for one in record["sites"].values()]
     sets: dict[str, list[str]] = {}
     for name in alone:
@@ -162,13 +169,15 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gai
         interval["high"],
         _worst(runs[control], figure),
         _worst(runs[row], figure),
-        sum(together[name] > alone[name] for name in alone),
-        len(alone),
-        max(0.0, *(alone[name] - together[name] for name in alone)),
+        sum(lead > 0 for lead in leads),
+        len(leads),
+        max(0.0, -min(leads)),
         {
             one: (fmean(alone[name] for name in names), fmean(together[name] for name in names), len(names))
             for one, names in sorted(sets.items())
         },
+        (trained, apart),
+        sent,
     )
 
 
