@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming import byte_streamer
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
@@ -152,17 +153,16 @@ def test_pieces_are_large_to_a_peer_that_took_the_last_ones_fast(monkeypatch):
     monkeypatch.setattr(slow_lines.time, "monotonic", lambda: now[0])
     cell, mega = Peer(), 2**20
 
-    def sent(seconds, target="site-1", error=None):
-        """Sizes of the pieces of a message of which each is acknowledged; the whole takes so long."""
+    def sent(seconds, target="site-1", size=16, error=None):
+        """Sizes of the pieces of a message of which each MB is acknowledged; 16 of them take so long."""
         cell.pieces.clear()
-        task = slow_lines.FittedTask(cell, mega, "c", "t", target, {}, Bytes(16 * mega), False, False, False)
+        task = slow_lines.FittedTask(cell, mega, "c", "t", target, {}, Bytes(size * mega), True, False, False)
         task.window_size = 2**30  # all at once
         task.send_loop()
-        for at in range(1, 17):
+        for at in range(1, size + 1):
             now[0] += seconds / 16
-            task.handle_ack(Message({StreamHeaderKey.OFFSET: at * mega}))
+            task.handle_ack(Message({StreamHeaderKey.OFFSET: at * mega, StreamHeaderKey.SEQUENCE: at - 1}))
         if error is not None:
-            task.stopped = False
             task.stop(error, notify=False)
         return max(cell.pieces) / mega, sum(cell.pieces) / mega
 
@@ -174,8 +174,17 @@ def test_pieces_are_large_to_a_peer_that_took_the_last_ones_fast(monkeypatch):
     assert sent(3.9) == (1.0, 16.0)
     assert sent(3.9, error=StreamError("it broke off")) == (3.5, 16.0)
     assert sent(3.9) == (1.0, 16.0)
-    ConfigService._var_values["streaming_window_size"] = 4 * mega  # a kit's own
+    assert sent(3.9, size=1) == (1.0, 1.0)
+    assert sent(20.0, size=5) == (3.5, 5.0)  # too little to tell that a line is fast, and enough that it is slow
     assert sent(3.9) == (1.0, 16.0)
+    kits = {"streaming_window_size": 4 * mega, "streaming_retry_wait": 5.0, "streaming_ack_interval": 16 * mega}
+    for name, value in kits.items():  # a kit that sets one goes its own way
+        with monkeypatch.context() as kit:
+            kit.setattr(CommConfigurator, f"get_{name}", lambda self, default, value=value: value)
+            slow_lines.wait_for_slow_lines()
+            assert sent(3.9) == (1.0, 16.0)
+    slow_lines.wait_for_slow_lines()
+    assert sent(3.9) == (3.5, 16.0)
 
 
 def sent_over(scheme, port, numbers=6_000_000, fast=0):

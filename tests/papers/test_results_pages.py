@@ -69,6 +69,24 @@ def test_a_gain_is_that_of_the_records():
 
 
 @pytest.mark.slow
+def test_a_hospital_gained_where_it_is_better_than_by_every_way_alone():
+    block = stored_block(RESULTS / "o1.jsonl.gz")
+    alone = [row.name for row in block.plan.rows if row.role == "alone" and row.kind != "majority"]
+    for at, (_, sizes) in enumerate(block.cases):
+        for one in gains(block, at, figure="auc"):
+            runs = sizes[one.size]
+
+            def mean(row, hospital, runs=runs):
+                return statistics.fmean(record["sites"][hospital]["test"]["auc"] for record in runs[row].values())
+
+            hospitals = next(iter(runs["sums_both"].values()))["sites"]
+            leads = [mean("sums_both", name) - max(mean(row, name) for row in alone) for name in hospitals]
+            assert (one.gained, one.hospitals) == (sum(lead > 0 for lead in leads), len(leads))
+            assert one.most_lost == pytest.approx(max(0.0, -min(leads)))
+            assert one.passes[1] == "0"
+
+
+@pytest.mark.slow
 def test_a_rows_place_is_counted_among_the_rows_without_pooled_images():
     block = stored_block(RESULTS / "f1.jsonl.gz")
     ranks = {}

@@ -14,12 +14,13 @@ from nvflare.fuel.f3.streaming import byte_streamer
 from nvflare.fuel.f3.streaming.stream_types import Stream, StreamError
 from nvflare.fuel.utils.config_service import ConfigService
 
+_PIECE = byte_streamer.STREAM_CHUNK_SIZE
 _ON_ITS_WAY = 2 * 2**20
 _SEND_AGAIN_S = 30.0
 _FAST = 4 * 2**20  # bytes a second: 32 Mbit/s
 # With its headers a piece must be below 4 MB, the most that the site's end of a websocket takes in FLARE.
-_LARGE_PIECE, _MUCH_ON_ITS_WAY = 7 * 2**19, 8 * 2**20
-_TELLS = 8 * 2**20  # what must have been acknowledged before it says how fast a line is
+_LARGE_PIECE, _MUCH_ON_ITS_WAY = 7 * 2**19, 4 * 2**20
+_TELLS = 8 * 2**20  # what must have been acknowledged before it says that a line is fast
 _BEFORE_PROGRESS = 8  # what FLARE's cell is given with a request before it is told whether to wait on
 
 
@@ -38,25 +39,29 @@ def wait_for_slow_lines() -> None:
     Such small pieces cost a fast line more than their bytes do: they are larger to a peer that has just taken 32 Mbit/s
     (`FittedTask`).
     """
-    byte_streamer.TxTask = FittedTask
     comm = CommConfigurator()
+    byte_streamer.TxTask = FittedTask
+    FittedTask.may_be_large = comm.get_streaming_chunk_size(_PIECE) == _PIECE
     for name, ask, ours in (
         ("streaming_window_size", comm.get_streaming_window_size, _ON_ITS_WAY),
-        ("streaming_ack_interval", comm.get_streaming_ack_interval, byte_streamer.STREAM_CHUNK_SIZE),
+        ("streaming_ack_interval", comm.get_streaming_ack_interval, _PIECE),
         ("streaming_retry_wait", comm.get_streaming_retry_wait, _SEND_AGAIN_S),
     ):
         # FLARE keeps what it was told first, which is its own default: a process has streamed before it comes here.
         ConfigService._var_values.pop(name, None)
-        ask(ours)
+        FittedTask.may_be_large &= ask(ours) == ours
 
 
 class FittedTask(byte_streamer.TxTask):
     """What FLARE sends one large message by; in pieces of 3.5 MB to a peer to whom the last such message went fast.
 
-    A message to a peer of whom nothing is known, or whose line was slow or broke off, goes in pieces of 1 MB; so does
-    each where a kit has sizes of its own.
+    A message to a peer of whom nothing is known, or whose line was slow or broke off, goes in pieces of 1 MB.
+
+    Attributes:
+        may_be_large: Whether pieces may be larger: no kit sets sizes or times of its own.
     """
 
+    may_be_large = False
     window_size: int
 
     def __init__(
@@ -71,12 +76,7 @@ class FittedTask(byte_streamer.TxTask):
         *words: Any,
     ) -> None:
         self._fast: set[str] = vars(cell).setdefault("fedretina_fast", set())
-        ours = (byte_streamer.STREAM_CHUNK_SIZE, _ON_ITS_WAY)
-        fast = (
-            target in self._fast
-            and stream.get_size() > chunk_size
-            and (chunk_size, CommConfigurator().get_streaming_window_size(_ON_ITS_WAY)) == ours
-        )
+        fast = self.may_be_large and target in self._fast and stream.get_size() > chunk_size
         super().__init__(cell, _LARGE_PIECE if fast else chunk_size, channel, topic, target, headers, stream, *words)
         if fast:
             self.window_size = _MUCH_ON_ITS_WAY
@@ -86,10 +86,16 @@ class FittedTask(byte_streamer.TxTask):
         """Note how fast the message gets on."""
         super().handle_ack(message)
         now, taken = time.monotonic(), self.offset_ack
+        if self.stopped and taken < self.offset:
+            return  # it has just been given up
         if self._first is None:
             self._first = (now, taken)
-        elif (told := taken - self._first[1]) >= _TELLS:
-            (self._fast.add if told >= _FAST * (now - self._first[0]) else self._fast.discard)(self.target)
+            return
+        seconds, told = now - self._first[0], taken - self._first[1]
+        if told < _FAST * seconds and seconds >= _TELLS / _FAST:
+            self._fast.discard(self.target)
+        elif told >= max(_TELLS, _FAST * seconds):
+            self._fast.add(self.target)
 
     def stop(self, error: StreamError | None = None, notify: bool = True) -> None:
         """Forget that the peer was fast where the message does not arrive."""
