@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from itertools import count
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ from fedretina_papers.gpu.run import run_gpu
 from fedretina_papers.paper_size.limits import Limits
 from fedretina_papers.plan import preset
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = {
     "precisions": ["float32", "bf16"],
     "kernels": ["repeatable"],
@@ -92,15 +90,6 @@ def test_the_page_of_nothing_of_a_part_and_of_all(measured, tmp_path):
     shutil.copytree(measured[0], tmp_path / "some")
     (tmp_path / "some/results/little-bf16-repeatable-sites1.json").unlink()
     assert "| little | 1 | has not run |" in page(tmp_path / "some")
-
-
-def test_the_stored_page_is_that_of_the_stored_results(tmp_path):
-    stored = REPOSITORY / "benchmarks/results/gpu.jsonl.gz"
-    words = ["benchmark", "gpu", "--render", "--out", tmp_path / "out", "--page", tmp_path / "page.md"]
-    words += ["--stored", stored] if stored.exists() else []
-    ran = CliRunner().invoke(main, [str(word) for word in words])
-    assert ran.exit_code == 0, ran.output
-    assert (tmp_path / "page.md").read_text() == (REPOSITORY / "docs/gpu.md").read_text()
 
 
 def test_what_cannot_be_is_told_and_the_others_go_on(tmp_path, monkeypatch):

@@ -41,16 +41,18 @@ def test_the_doctors_page_shows_what_the_defaults_give():
         assert f"| {100 * one.together:.0f} of 100 | {one.gained} of {one.hospitals} |" in page
 
 
-@pytest.mark.slow
-def test_the_page_of_the_papers_size_is_that_of_the_stored_results(tmp_path):
-    stored = RESULTS / "paper_size.jsonl.gz"
-    words = ["benchmark", "paper-size", "--render", "--out", tmp_path / "out", "--page", tmp_path / "page.md"]
+@pytest.mark.parametrize("name", ["paper-size", "gpu"])
+def test_the_page_of_what_takes_a_gpu_is_that_of_the_stored_results(tmp_path, name):
+    file = name.replace("-", "_")
+    stored = RESULTS / f"{file}.jsonl.gz"
+    words = ["benchmark", name, "--render", "--out", tmp_path / "out", "--page", tmp_path / "page.md"]
     words += ["--stored", stored] if stored.exists() else []
     ran = CliRunner().invoke(main, [str(word) for word in words])
     assert ran.exit_code == 0, ran.output
-    assert (tmp_path / "page.md").read_text() == (ROOT / "docs/paper_size.md").read_text()
+    assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / f"{file}.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_gain_is_that_of_the_records():
     block = stored_block(RESULTS / "f2.jsonl.gz")
     first = gains(block, row="sums_both")[0]
