@@ -58,7 +58,7 @@ def run_loop(
     require_name(run, "run")
     require_sites(sorted(sites))
     if experiment.pooled:
-        sites = {pool.data.name: pool.data for pool in pools(sites)}
+        sites = {pool.data.name: pool.data for pool in pools(sites, experiment.supervised)}
     fresh = not (root / run).exists()
     with ExitStack() as held:
         for name in ("server", *sorted(sites)):

@@ -30,8 +30,8 @@ class EncoderChoice(BaseModel):
     Attributes:
         name: By which a block's rows call it.
         title: In print.
-        who: Who pre-trains it: "alone" every site its own, "sites" all of them by a federation, "pooled" those of the
-            same grades with their images in one place, which is all of them only where all grade alike.
+        who: Who pre-trains it: "alone" every site its own, "sites" all of them by a federation, "pooled" all of them
+            with their images in one place.
         settings: Of its pre-training, laid over the plan's.
     """
 

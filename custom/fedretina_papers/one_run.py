@@ -208,7 +208,7 @@ def homes(experiment: Experiment, trained: Mapping[str, SiteData], sites: Mappin
     exchange = experiment.exchange
     found = {site: site for site in trained}
     by_grades: dict[tuple[str, ...], str] = {}
-    for pool in pools(trained) if experiment.pooled else ():
+    for pool in pools(trained, by_grades=True) if experiment.pooled else ():
         found |= dict.fromkeys(pool.members, pool.data.name)
         by_grades[pool.data.scheme.grades] = pool.data.name
     whole = exchange.personal == "nothing" and exchange.batchnorm in ("shared_all", "none")

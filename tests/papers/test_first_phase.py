@@ -101,6 +101,19 @@ def test_each_call_trains_on(study, tmp_path):
         tiny(pretrain={"network": {"frozen": "all"}})
 
 
+def test_images_of_all_sites_lie_in_one_place_where_no_label_is_read(little_encoders, tmp_path):
+    """Sites whose grades differ too: pre-training reads none."""
+    sites = ("site-1", "site-2", "site-3")
+    in_place = [one for one in tiny().encoders if one.who == "pooled"]
+    pretrain = merged(tiny().pretrain, {"images": {"modality": "fundus"}})
+    run_first_phase(
+        tiny(sites=dict.fromkeys(sites), encoders=in_place, pretrain=pretrain), tmp_path, lambda told: None
+    )
+    found = given_encoders(tmp_path)["pooled"]
+    assert sorted(found["files"]) == sorted(sites)
+    assert len({one["sha256"] for one in found["files"].values()}) == 1
+
+
 def test_a_blocks_rows_stand_on_encoders_that_were_pretrained(study, tmp_path):
     out, _, first = study
     encoders = given_encoders(out)

@@ -321,7 +321,7 @@ def _limited(records: Sequence[Record], split: str, settings: SiteDataSettings) 
 
 
 class Pool(NamedTuple):
-    """Sites that share a grading scheme, taken as one.
+    """Sites taken as one.
 
     Attributes:
         data: All their images; the name of the only member where there is one.
@@ -332,7 +332,7 @@ class Pool(NamedTuple):
     members: tuple[str, ...]
 
 
-def pools(sites: Mapping[str, SiteData]) -> list[Pool]:
+def pools(sites: Mapping[str, SiteData], by_grades: bool) -> list[Pool]:
     """Put sites with the very same grades together; a site whose grades are its own stays alone.
 
     Grades are the same when their names and order are, whatever words stand for them in a site's files: grade 3 of one
@@ -341,19 +341,24 @@ def pools(sites: Mapping[str, SiteData]) -> list[Pool]:
 
     Args:
         sites: Data by the site's name.
+        by_grades: False where no label is read: all sites are one pool, which has no grades unless all have the same.
 
     Returns:
         The pools, in the order of their first members.
     """
-    alike: dict[tuple[tuple[str, ...], str | None], list[str]] = {}
+    alike: dict[tuple[tuple[str, ...], str | None] | None, list[str]] = {}
     for name in sorted(sites):
-        scheme = sites[name].scheme
-        alike.setdefault((scheme.grades, scheme.ungradable), []).append(name)
+        scheme = sites[name].scheme if by_grades else None
+        alike.setdefault(_grades(scheme), []).append(name)
     found = []
     for names in alike.values():
         data = sites[names[0]] if len(names) == 1 else _joined(f"pool-of-{names[0]}", [sites[name] for name in names])
         found.append(Pool(data, tuple(names)))
     return found
+
+
+def _grades(scheme: GradingScheme | None) -> tuple[tuple[str, ...], str | None] | None:
+    return None if scheme is None else (scheme.grades, scheme.ungradable)
 
 
 def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
@@ -370,7 +375,7 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
     place = parts[0].features
     return SiteData(
         name=name,
-        grading=parts[0].scheme,
+        grading=parts[0].grading if len({_grades(part.grading) for part in parts}) == 1 else None,
         counts={split: sum(part.counts[split] for part in parts) for split in parts[0].counts},
         synthetic=any(part.synthetic for part in parts),
         bad_files=sum(part.bad_files for part in parts),
