@@ -83,6 +83,12 @@ def test_a_plan_without_its_controls_is_refused(gone, said):
         BlockPlan.read({**settings, "rows": [row for row in settings["rows"] if row["name"] != gone]})
 
 
+def test_a_difference_has_one_p_value():
+    with pytest.raises(SettingsError, match="one p value"):
+        BlockPlan.read(tiny(reference="singleset", pairs=[["fedavg", "singleset"]]))
+    BlockPlan.read(tiny(reference="singleset", pairs=[["fedavg", "probe"]]))
+
+
 def test_a_twin_has_the_same_network_and_passes():
     settings = tiny()
     rows = [

@@ -50,6 +50,7 @@ _SCANS = {
     "majority": "the commonest grade, for every image",
     "probe": "own head on the frozen encoder, nothing shared",
     "alone": "a head trained alone",
+    "alone_moco": "the same on an encoder that learned from all scans of its set without labels, more than a client has",
     "sums_both": "`analytic`: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that four clients pre-trained without labels",
@@ -91,7 +92,7 @@ class Gain(NamedTuple):
     Attributes:
         size: Images a hospital.
         images: Fewest and most training images of a hospital.
-        ways: Rows alone that the best of is taken, by the mean of the hospitals.
+        ways: Rows alone on the same encoder that the best of is taken, by the mean of the hospitals.
         alone: Its mean.
         together: Mean of the row together.
         low: Lower end of the difference's 95 % interval.
@@ -141,8 +142,10 @@ def stored_block(file: Path) -> Block:
 
 
 def gains(block: Block, case: int = 0, row: str = SHARED, figure: str = _FIGURE) -> list[Gain]:
-    """What a row together gave at every size of a case."""
-    return [_gain(block.plan, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
+    """What a row together gave at every size of a case, beside the rows alone on the encoder that it stands on."""
+    start = block.plan.row(row).start
+    plan = block.plan.model_copy(update={"rows": tuple(one for one in block.plan.rows if one.start == start)})
+    return [_gain(plan, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
 
 
 def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gain:
@@ -316,8 +319,8 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
         rare_unlike=_rare(f1, 1),
         fewest=MIN_COUNT,
         enough=LEAST_PATIENTS,
-        newcomer=gains(f2),
-        seen=against_alone(f2, SHARED),
+        newcomer=gains(f2, row=HELD),
+        seen=against_alone(f2, HELD),
         scans=[(case.title, gains(o1, at, figure="auc")) for at, (case, sizes) in enumerate(o1.cases) if sizes],
         uncounted=uncounted(o1.plan, o1.sets, [case for case, sizes in o1.cases if sizes]),
         doubt=against_alone(e1, SHARED, "error_auroc"),
