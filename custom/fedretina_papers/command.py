@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from fedretina.errors import FedretinaError
 @click.option("--store", type=click.Path(path_type=Path), help="Pack all results into this file at the end.")
 @click.option("--page", type=click.Path(path_type=Path), help="The page; OUT/page.md by default.")
 @click.option("--pictures", type=click.Path(path_type=Path), help="Folder of its pictures; OUT/pictures by default.")
-@click.option("--encoders", type=click.Path(path_type=Path), help="o1, p1: folder of `p1-oct` or `p1-fundus`.")
+@click.option(
+    "--encoders", type=click.Path(path_type=Path), multiple=True, help="o1, p1: folder of `p1-oct`; may be repeated."
+)
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="paper-size, gpu: end within so many minutes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="paper-size, gpu: image caches; OUT-cache by default.")
 @click.option("--state-mb", type=click.IntRange(0), help="paper-size: most that unfinished runs leave; 10000.")
@@ -45,7 +48,7 @@ def benchmark(
     store: Path | None,
     page: Path | None,
     pictures: Path | None,
-    encoders: Path | None,
+    encoders: tuple[Path, ...],
     minutes: float | None,
     cache: Path | None,
     state_mb: int | None,
@@ -57,7 +60,8 @@ def benchmark(
     `f1`, `f2`, `e1`, `e1-scans`, `trunk`, `o1` (scans, at 4, 8 and 16 clients), `p1` and `p1-photographs` are blocks of
     draws with their controls, on an encoder that stands still; in `f3` networks train whole beside it
     (docs/paper_tables.md). `p1-oct` and `p1-fundus` pre-train the encoders of `o1`, `p1` and `p1-photographs` without
-    labels, some minutes more with each call; --encoders is their folder.
+    labels, some minutes more with each call; --encoders is their folder. Of an encoder that several folders hold
+    the first that fits the sites is taken.
 
     FedEE's tables are those of `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`,
     `fedee-heart` and `fedee-activity`.
@@ -128,19 +132,30 @@ def _plan_of(path: Path | None) -> dict[str, Any]:
     return {} if path is None else read_yaml(path, "the plan")
 
 
-def _encoders(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The encoders of a folder that the plan's rows stand on."""
+def _encoders(settings: dict[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+    """The encoders of the folders that the plan's rows stand on; of those of one name the first that fits the sites."""
     from fedretina.errors import SettingsError
     from fedretina_papers.pretraining import given_encoders
 
     starts = settings.get("starts")
     if not starts:
         raise SettingsError(f"--encoders: no row of {settings.get('name')} stands on a pre-trained encoder; drop it.")
-    held = given_encoders(folder)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for folder in folders:
+        for name, one in given_encoders(folder).items():
+            found.setdefault(name, []).append(one)
+    held = {name: next((one for one in ones if _fits(one, settings["sites"])), ones[0]) for name, ones in found.items()}
     lacking = [one["name"] for one in starts if one["name"] not in held]
     if lacking:
-        raise SettingsError(f"{folder.name} lacks {', '.join(lacking)}, of {', '.join(held)}: pre-train it first.")
+        told = " and ".join(folder.name for folder in folders)
+        raise SettingsError(f"{told} lacks {', '.join(lacking)}, of {', '.join(held)}: pre-train it first.")
     return {one["name"]: held[one["name"]] for one in starts}
+
+
+def _fits(encoder: Mapping[str, Any], sites: Iterable[str]) -> bool:
+    """Whether all sites have the same encoder, or each of these has one of its own."""
+    files = encoder["files"]
+    return len({one["sha256"] for one in files.values()}) == 1 or set(sites) <= set(files)
 
 
 def _chosen(settings: dict[str, Any], name: str, rows: str) -> dict[str, Any]:

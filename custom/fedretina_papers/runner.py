@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedretina.child import pool
 from fedretina.errors import FedretinaError, SettingsError
-from fedretina.evaluation.model_selection import best_step, candidates
+from fedretina.evaluation.model_selection import candidates, chosen_step
 from fedretina.locks import folder_lock
+from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.storage import read_json, write_json
 from fedretina_papers.fedee_costs import measure_side_by_side
 from fedretina_papers.fine_tuned import begins_with
@@ -176,21 +178,21 @@ def _tune(
     return chosen
 
 
-def validation_auc(results: Mapping[str, Any], window: int) -> float | None:
-    """The smoothed mean validation AUC of the round that a run chose; None where no site could measure one.
+def validation_auc(results: Mapping[str, Any], choice: ChoiceSettings) -> float | None:
+    """Mean validation AUC of the round that a run ends with; None where no site could measure it.
 
     Args:
         results: A run's `results.json`.
-        window: Rounds that the choice is averaged over.
+        choice: How its round is chosen, and over how many rounds the mean is taken.
     """
     steps = results["steps"]
     training = [number for number, step in enumerate(steps) if step["task"] == "train"]
     span = range(training[0], training[-1] + 1)
-    chosen = best_step(steps, span, window)
+    chosen = chosen_step(steps, span, choice)
     if chosen is None:
         return None
-    means = [c.mean for c in candidates(steps, span) if chosen - window < c.step <= chosen]
-    return sum(means) / len(means)
+    means = [c.mean for c in candidates(steps, span) if chosen - choice.window < c.step <= chosen]
+    return fmean(means) if means else None
 
 
 def best_candidate(aucs: Sequence[float | None]) -> int:
@@ -271,7 +273,7 @@ def _tried(settings: dict[str, Any], out: Path, work: Work) -> str:
     change = plan.candidates(choice)[work.candidate]
     folder = train(plan, choice, work.seed, change, out)
     experiment = plan.experiment_of(choice, work.seed, change)
-    auc = validation_auc(read_json(folder / "server" / "results.json"), experiment.choice.window)
+    auc = validation_auc(read_json(folder / "server" / "results.json"), experiment.ends_with)
     write_json(_tuning(plan, out, work), {"change": change, "validation_auc": auc})
     return f"tried {change}, validation AUC {'undefined' if auc is None else f'{auc:.3f}'}"
 

@@ -8,6 +8,7 @@ from fedretina.storage import read_json, write_json
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan, images_of
 from fedretina_papers.blocks.study import run_block
+from fedretina_papers.command import _encoders
 from fedretina_papers.first_phase import run_first_phase, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.plan import preset
@@ -106,9 +107,7 @@ def test_images_of_all_sites_lie_in_one_place_where_no_label_is_read(little_enco
     sites = ("site-1", "site-2", "site-3")
     in_place = [one for one in tiny().encoders if one.who == "pooled"]
     pretrain = merged(tiny().pretrain, {"images": {"modality": "fundus"}})
-    run_first_phase(
-        tiny(sites=dict.fromkeys(sites), encoders=in_place, pretrain=pretrain), tmp_path, lambda told: None
-    )
+    run_first_phase(tiny(sites=dict.fromkeys(sites), encoders=in_place, pretrain=pretrain), tmp_path, lambda told: None)
     found = given_encoders(tmp_path)["pooled"]
     assert sorted(found["files"]) == sorted(sites)
     assert len({one["sha256"] for one in found["files"].values()}) == 1
@@ -156,3 +155,17 @@ def test_an_encoder_of_each_site_serves_no_other(tmp_path):
         plan.encoders["alone"].weights("c")
     assert (plan.encoders["alone"].sent, plan.encoders["alone"].received) == (3, 2)
     assert [images_of(size, 54) for size in (8, "5%", "all")] == [8, 3, 54]
+
+
+def test_of_several_folders_the_first_that_fits_the_sites_gives_an_encoder(tmp_path):
+    told = {"bytes": {"up": 0, "down": 0}, "losses": [2.0], "minutes": 1.0, "of": 1, "passes": 1, "rounds": 1}
+    for folder, sites in (("clients", "ab"), ("sets", "cd")):
+        own = {"files": {site: {"file": site, "sha256": str(at) * 64} for at, site in enumerate(sites)}}
+        same = {"files": {site: {"file": folder, "sha256": "9" * 64} for site in sites}}
+        write_json(tmp_path / folder / "encoders" / "alone.json", {**own, **told})
+        write_json(tmp_path / folder / "encoders" / "moco.json", {**same, **told})
+    settings = {"name": "o1", "starts": [{"name": "alone"}, {"name": "moco"}], "sites": {"c": None, "d": None}}
+    held = _encoders(settings, [tmp_path / "clients", tmp_path / "sets"])
+    assert [sorted(held[name]["files"]) for name in ("alone", "moco")] == [["c", "d"], ["a", "b"]]
+    with pytest.raises(SettingsError, match="clients and sets lacks pooled"):
+        _encoders({**settings, "starts": [{"name": "pooled"}]}, [tmp_path / "clients", tmp_path / "sets"])

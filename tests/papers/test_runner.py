@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from fedretina.errors import SettingsError
+from fedretina.settings.aggregation import ChoiceSettings
 from fedretina_papers.choices import SplitSettings
 from fedretina_papers.measure import noised
 from fedretina_papers.one_run import sites_of, store
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.resplit import resplit
-from fedretina_papers.runner import best_candidate, plan_record, required_alike, run_benchmark
+from fedretina_papers.runner import best_candidate, plan_record, required_alike, run_benchmark, validation_auc
 
 SMALL = {
     "name": "small",
@@ -130,6 +131,19 @@ def test_plans_are_checked_before_anything_trains():
     with pytest.raises(SettingsError, match="there is no benchmark"):
         preset("nothing")
     BenchmarkPlan.read(preset("feduaa"))
+
+
+def test_tuning_judges_the_round_that_a_run_ends_with():
+    told = [
+        {"task": "train", "scalars": {"a": {"val_auc": auc}, "b": {"val_auc": auc + 0.1}}} for auc in (0.1, 0.6, 0.7)
+    ]
+    results = {"steps": [*told, {"task": "validate", "scalars": {"a": {"val_auc": 0.4}, "b": {"val_auc": 0.5}}}]}
+    assert validation_auc(results, ChoiceSettings()) == pytest.approx(0.75)
+    assert validation_auc(results, ChoiceSettings(window=2)) == pytest.approx(0.7)
+    assert validation_auc(results, ChoiceSettings(model="last")) == pytest.approx(0.45)
+    nobody = {"steps": [{"task": "train", "scalars": {"a": {}}}, {"task": "validate", "scalars": {"a": {}}}]}
+    assert validation_auc(nobody, ChoiceSettings(model="last")) is None
+    assert validation_auc(nobody, ChoiceSettings()) is None
 
 
 def test_ties_go_to_the_first_candidate():

@@ -50,7 +50,7 @@ _SCANS = {
     "majority": "the commonest grade, for every image",
     "probe": "own head on the frozen encoder, nothing shared",
     "alone": "a head trained alone",
-    "alone_moco": "the same on an encoder that learned from all scans of its set without labels, more than a client has",
+    "alone_moco": "the same, its encoder pre-trained without labels on all scans of its set, more than a client has",
     "sums_both": "`analytic`: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that four clients pre-trained without labels",
