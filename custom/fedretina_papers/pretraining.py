@@ -131,11 +131,8 @@ def _as_it_stands(experiment: Experiment, sites: Mapping[str, SiteData], folder:
     net = site_network(experiment, None)
     learned: Learned = net.provenance or {}
     start = {key: tensor for key, tensor in net.state_dict().items() if key.startswith("encoder.")}
-    hosts = (
-        {site: pool.data.name for pool in pools(sites, experiment.supervised) for site in pool.members}
-        if experiment.pooled
-        else {}
-    )
+    joined = pools(sites, experiment.supervised) if experiment.pooled else []
+    hosts = {site: pool.data.name for pool in joined for site in pool.members}
     files = {}
     told = f"{experiment.name}: {rounds} rounds without labels on the sites' training images"
     for site in sorted(sites):
