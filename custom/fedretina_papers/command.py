@@ -60,8 +60,8 @@ def benchmark(
     `f1`, `f2`, `e1`, `e1-scans`, `trunk`, `o1` (scans, at 4, 8 and 16 clients), `p1` and `p1-photographs` are blocks of
     draws with their controls, on an encoder that stands still; in `f3` networks train whole beside it
     (docs/paper_tables.md). `p1-oct` and `p1-fundus` pre-train the encoders of `o1`, `p1` and `p1-photographs` without
-    labels, some minutes more with each call; --encoders is their folder. Of an encoder that several folders hold
-    the first that fits the sites is taken.
+    labels, some minutes more with each call. These blocks do it first, in OUT, unless --encoders is a folder of them;
+    of an encoder that several folders hold the first that fits the sites is taken.
 
     FedEE's tables are those of `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`,
     `fedee-heart` and `fedee-activity`.

@@ -55,7 +55,7 @@ def run_first_phase(
             experiment = plan.pretraining(encoder)
             sites = sites or _sites(plan, experiment, out, read)
             say = partial(_say, tell, at, len(plan.encoders), encoder.name)
-            done = pretrained(experiment, sites, out / "pretraining" / encoder.name, plan.minutes, say)
+            done = pretrained(experiment, sites, out / "pretraining" / encoder.name, plan.minutes, say, encoder.enough)
             write_json(out / "encoders" / f"{encoder.name}.json", done._asdict())
         told = plan.model_dump(mode="json", exclude={"sites"})
         facts = {name: {"images": one.counts["pretrain"], "synthetic": one.synthetic} for name, one in sites.items()}

@@ -33,6 +33,7 @@ class EncoderChoice(BaseModel):
         who: Who pre-trains it: "alone" every site its own, "sites" all of them by a federation, "pooled" all of them
             with their images in one place.
         settings: Of its pre-training, laid over the plan's.
+        enough: Rounds after which no call goes on with it; the plan's where None.
     """
 
     model_config = _STRICT
@@ -40,6 +41,7 @@ class EncoderChoice(BaseModel):
     title: str = Field(min_length=1)
     who: Literal["alone", "sites", "pooled"]
     settings: dict[str, Any] = {}
+    enough: int | None = Field(default=None, ge=1)
 
 
 class FirstPhasePlan(BaseModel):
@@ -51,7 +53,7 @@ class FirstPhasePlan(BaseModel):
         encoders: In the order of the table. Pre-training sees all of train, and no label.
         minutes: Processor time that a call gives each encoder's pre-training, which is never cut within a round. With 0
             the encoders stay as they stand.
-        rounds: Rounds after which a pre-training is done.
+        rounds: Rounds for which a pre-training is laid out, and after which it is done.
         pretrain: Settings of the pre-training, in the shape of `Experiment`.
         seed: Of pre-training.
         phantom_images: Training images of an average phantom hospital.

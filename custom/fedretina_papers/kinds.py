@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.errors import SettingsError
+from fedretina.settings.plan import merged
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan
 from fedretina_papers.blocks.study import run_block
@@ -26,9 +27,12 @@ from fedretina_papers.paper_size.limits import Limits
 from fedretina_papers.paper_size.page import compare_parts, write_paper_size_page
 from fedretina_papers.paper_size.plan import PaperSizePlan
 from fedretina_papers.paper_size.run import run_paper_size
-from fedretina_papers.plan import BenchmarkPlan
+from fedretina_papers.plan import BenchmarkPlan, preset
+from fedretina_papers.pretraining import given_encoders
 from fedretina_papers.runner import Told, run_benchmark
 
+_FIRST = "first_phase"
+_UNTIL_DONE = 10_000
 Tell = Callable[[Told], None]
 Read = Callable[[str, int, int], None]
 
@@ -126,9 +130,27 @@ def _compare(out: Path) -> None:
 def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = BlockPlan.read(settings)
     limits.require_none(plan.name)
-    return Prepared(
-        lambda out, jobs, tell, read: run_block(plan, out, jobs, tell, read), _compare, lambda out, page: False
-    )
+    before = _before(plan)
+
+    def run(out: Path, jobs: int, tell: Tell, read: Read) -> dict[str, str]:
+        if before is None:
+            return run_block(plan, out, jobs, tell, read)
+        run_first_phase(before, out / _FIRST, tell, read)
+        encoders = given_encoders(out / _FIRST)
+        return run_block(BlockPlan.read({**settings, "encoders": encoders}), out, jobs, tell, read)
+
+    return Prepared(run, _compare, lambda out, page: False)
+
+
+def _before(plan: BlockPlan) -> FirstPhasePlan | None:
+    """The pre-training that a block's encoders come from; None where they are given, or there are none."""
+    if plan.encoders or not plan.first or not plan.starts:
+        return None
+    starts = {one.name for one in plan.starts}
+    own = {name: value for name, value in plan.first.items() if name != "preset"}
+    whole = merged(preset(str(plan.first.get("preset"))), own)
+    wanted = [one for one in whole["encoders"] if one["name"] in starts]
+    return FirstPhasePlan.read({**whole, "sites": plan.sites, "encoders": wanted, "minutes": _UNTIL_DONE})
 
 
 def _without_pictures(write: Callable[[Path, Path], None]) -> Callable[[Path, Path, Path], None]:
@@ -148,6 +170,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ),
         "paper_size": Kind(_paper_size, _without_pictures(write_paper_size_page), unrun=True, unfinished=("runs",)),
         "gpu": Kind(_gpu, _without_pictures(write_gpu_page), unrun=True),
-        "block": Kind(_block, _without_pictures(write_block_page)),
+        "block": Kind(_block, _without_pictures(write_block_page), unfinished=(_FIRST,)),
     }
 )

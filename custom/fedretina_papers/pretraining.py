@@ -51,6 +51,7 @@ def pretrained(
     folder: Path,
     minutes: float,
     tell: Callable[[str], None] = lambda words: None,
+    enough: int | None = None,
 ) -> Pretrained:
     """Pre-train, or go on with it, and write each site's encoder as the last whole round left it.
 
@@ -61,6 +62,7 @@ def pretrained(
         minutes: Processor time for this call; one round is done at least, unless all are. 0 takes what is there once
             there is any.
         tell: Called after each round.
+        enough: Rounds after which no call goes on; all of the experiment's where None.
 
     Returns:
         How far it has come, as stored in `pretrained.json`.
@@ -69,25 +71,23 @@ def pretrained(
         FedretinaError: The run cannot go on.
     """
     stored = folder / "pretrained.json"
-    before = (
-        Pretrained(**read_json(stored))
-        if stored.exists()
-        else Pretrained(0, experiment.phases[0].rounds, 0, {}, [], {}, 0)
-    )
-    if before.rounds == before.of or (before.rounds and not minutes):
+    of = min(enough or experiment.phases[0].rounds, experiment.phases[0].rounds)
+    before = Pretrained(**read_json(stored)) if stored.exists() else Pretrained(0, of, 0, {}, [], {}, 0)
+    if before.rounds >= of or (before.rounds and not minutes):
         return before
     began, first, told = time.process_time(), before.rounds, first_of(experiment, sites)
 
-    def stop(done: int, of: int) -> None:
+    def stop(done: int, orders: int) -> None:
         rounds, within = divmod(done, told)
-        if within == 0 and rounds > first:
-            tell(f"round {min(rounds, before.of)} of {before.of}")
-            if rounds < before.of and time.process_time() - began > 60 * minutes:
+        if within == 0 and first < rounds <= of:
+            tell(f"round {rounds} of {of}")
+            if of == rounds < experiment.phases[0].rounds or time.process_time() - began > 60 * minutes:
                 raise _TimeIsUpError
 
     with suppress(_TimeIsUpError):
         run_loop(experiment, sites, folder, "run", tell=stop)
     found = _as_it_stands(experiment, sites, folder, before.minutes + (time.process_time() - began) / 60)
+    found = found._replace(of=of)
     write_json(stored, found._asdict())
     return found
 

@@ -11,11 +11,14 @@ from fedretina_papers.blocks.study import run_block
 from fedretina_papers.command import _encoders
 from fedretina_papers.first_phase import run_first_phase, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
+from fedretina_papers.kinds import kind_of
+from fedretina_papers.paper_size.limits import Limits
 from fedretina_papers.plan import preset
 from fedretina_papers.pretraining import given_encoders
 
 SITES = ("site-1", "site-2")
 _START = {"weights": {"source": "none"}}
+_KEPT = ("alone", "moco", "pooled")
 
 
 def tiny(**words):
@@ -33,7 +36,7 @@ def tiny(**words):
             "phases": [blind],
         },
     }
-    settings["encoders"] = [one for one in settings["encoders"] if one["name"] != "moco_scaffold"]
+    settings["encoders"] = [one for one in settings["encoders"] if one["name"] in _KEPT]
     return FirstPhasePlan.read({**settings, **words})
 
 
@@ -55,10 +58,10 @@ def block(encoders, **words):
     rows = [
         merged(row, {"tune": []} | ({"settings": {"classes": grades}} if "classes" in row.get("settings", {}) else {}))
         for row in settings["rows"]
-        if row.get("start") != "moco_scaffold"
+        if row.get("start", "moco") in _KEPT
     ]
     small = {
-        "starts": [one for one in settings["starts"] if one["name"] != "moco_scaffold"],
+        "starts": [one for one in settings["starts"] if one["name"] in _KEPT],
         "cases": [{"name": "two", "title": "Two sites", "hospitals": dict.fromkeys(SITES, 1)}],
         "sizes": [8, "50%"],
         "draws": 2,
@@ -100,6 +103,30 @@ def test_each_call_trains_on(study, tmp_path):
         run_first_phase(tiny(seed=2), out, again.append)
     with pytest.raises(SettingsError, match="trains the encoder"):
         tiny(pretrain={"network": {"frozen": "all"}})
+
+
+def test_a_pre_training_ends_when_it_is_enough(little_encoders, tmp_path):
+    (moco,) = [{**one, "enough": 1} for one in tiny().model_dump()["encoders"] if one["name"] == "moco"]
+    for _ in range(2):
+        run_first_phase(tiny(encoders=[moco], minutes=100), tmp_path, lambda told: None)
+        assert given_encoders(tmp_path)["moco"]["passes"] == 1
+    run_first_phase(tiny(encoders=[{**moco, "enough": 2}], minutes=100), tmp_path, lambda told: None)
+    assert given_encoders(tmp_path)["moco"]["passes"] == 2
+
+
+def test_a_block_pre_trains_its_encoders_first_where_none_are_given(little_encoders, tmp_path):
+    settings = block({}, sizes=[8], draws=1).model_dump()
+    pretrain = tiny().model_dump(include={"pretrain", "rounds", "phantom_images", "encoders"})
+    settings["first"] = {"preset": "p1-oct", **pretrain, "seed": 4}
+    prepared = kind_of(settings).prepare(settings, Limits())
+    told = []
+    assert prepared.run(tmp_path, 1, lambda one: told.append(one.words), lambda *said: None) == {}
+    assert "pooled: round 2 of 2" in told
+    (record,) = (tmp_path / "results" / "two" / "8" / "moco_own").glob("*.json")
+    assert read_json(record)["passes"] == 2
+    before = len(told)
+    assert prepared.run(tmp_path, 1, lambda one: told.append(one.words), lambda *said: None) == {}
+    assert len(told) == before  # nothing is left to do
 
 
 def test_images_of_all_sites_lie_in_one_place_where_no_label_is_read(little_encoders, tmp_path):

@@ -231,6 +231,8 @@ class BlockPlan(BaseModel):
         pairs: Rows and what each is tested against in a further table, both ways.
         reference: A row that all others but the majority are tested against in a table more, both ways; none where "".
         starts: Encoders beside the plan's own.
+        first: Plan of their pre-training, which runs before the block where no encoders are given: that of a `preset`,
+            and what is laid over it.
         encoders: What is known of each of these; none where only stored results are read.
         tuning_draw: Number of the draw that is tuned on; none of those that are reported.
         tuning_size: Training images a hospital in it.
@@ -258,6 +260,7 @@ class BlockPlan(BaseModel):
     reference: str = ""
     pairs: tuple[tuple[str, str], ...] = ()
     starts: tuple[BlockStart, ...] = ()
+    first: dict[str, Any] = {}
     encoders: dict[str, GivenEncoder] = {}
     tuning_draw: int = Field(default=1000, ge=0)
     tuning_size: Size = 50
