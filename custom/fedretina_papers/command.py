@@ -92,16 +92,17 @@ def benchmark(
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the workers; torch's threads are a setting
     limits = Limits(minutes, cache, state_mb)
     try:
-        settings = merged(preset(name), _plan_of(plan_file))
+        own = _plan_of(plan_file)
+        settings = merged(preset(name), own) | ({"sites": own["sites"]} if "sites" in own else {})
         files = {site: str(Path(file).resolve()) for site, file in site_files(sites).items()}
         settings["sites"] = files or dict.fromkeys(phantoms or ()) or settings.get("sites", {})
         spare = settings.get("spare_sites")
         if isinstance(spare, dict):
             settings["spare_sites"] = {site: file for site, file in spare.items() if site not in settings["sites"]}
-        if encoders and not render:
-            settings["encoders"] = _encoders(settings, encoders)
         if rows:
             settings = _chosen(settings, name, rows)
+        if encoders and not render:
+            settings["encoders"] = _encoders(settings, encoders)
         if seeds:
             settings["seeds"] = _numbers(seeds)
         kind = kind_of(settings)
@@ -137,19 +138,24 @@ def _encoders(settings: dict[str, Any], folders: Sequence[Path]) -> dict[str, An
     from fedretina.errors import SettingsError
     from fedretina_papers.pretraining import given_encoders
 
-    starts = settings.get("starts")
+    starts = {row["start"] for row in settings.get("rows", []) if isinstance(row, dict) and row.get("start")}
     if not starts:
         raise SettingsError(f"--encoders: no row of {settings.get('name')} stands on a pre-trained encoder; drop it.")
     found: dict[str, list[dict[str, Any]]] = {}
     for folder in folders:
         for name, one in given_encoders(folder).items():
             found.setdefault(name, []).append(one)
-    held = {name: next((one for one in ones if _fits(one, settings["sites"])), ones[0]) for name, ones in found.items()}
-    lacking = [one["name"] for one in starts if one["name"] not in held]
-    if lacking:
-        told = " and ".join(folder.name for folder in folders)
-        raise SettingsError(f"{told} lacks {', '.join(lacking)}, of {', '.join(held)}: pre-train it first.")
-    return {one["name"]: held[one["name"]] for one in starts}
+    told, held = " and ".join(folder.name for folder in folders), dict[str, Any]()
+    for name in sorted(starts):
+        if name not in found:
+            raise SettingsError(f"no encoder {name} in {told}, of {', '.join(found)}: pre-train it first.")
+        fitting = [one for one in found[name] if _fits(one, settings["sites"])]
+        if not fitting:
+            raise SettingsError(
+                f"the encoders {name} in {told} are of other sites: pre-train with the sites that the block is given."
+            )
+        held[name] = fitting[0]
+    return held
 
 
 def _fits(encoder: Mapping[str, Any], sites: Iterable[str]) -> bool:

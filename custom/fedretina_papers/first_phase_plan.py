@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
-from fedretina_papers.choices import plan_of
+from fedretina_papers.choices import plan_of, require_one_kind
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _NAME = r"^[a-z][a-z0-9_]{0,23}$"
@@ -87,6 +87,7 @@ class FirstPhasePlan(BaseModel):
         """
         plan = plan_of(cls, settings)
         require_sites(sorted(plan.sites))
+        require_one_kind(plan.sites)
         for encoder in plan.encoders:
             plan.pretraining(encoder)
         return plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from fedretina.errors import SettingsError
 from fedretina.settings.plan import merged
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan
-from fedretina_papers.blocks.study import run_block
+from fedretina_papers.blocks.study import PLAN, require_alike, run_block
 from fedretina_papers.cases import write_cases
 from fedretina_papers.compared import statistics
 from fedretina_papers.fedee_page import write_fedee_page
@@ -130,26 +130,36 @@ def _compare(out: Path) -> None:
 def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = BlockPlan.read(settings)
     limits.require_none(plan.name)
-    before = _before(plan)
 
     def run(out: Path, jobs: int, tell: Tell, read: Read) -> dict[str, str]:
-        if before is None:
+        begins = {row.start for row in plan.rows} & {one.name for one in plan.starts}
+        if plan.encoders or not begins:
             return run_block(plan, out, jobs, tell, read)
-        run_first_phase(before, out / _FIRST, tell, read)
-        encoders = given_encoders(out / _FIRST)
-        return run_block(BlockPlan.read({**settings, "encoders": encoders}), out, jobs, tell, read)
+        require_alike(plan, out)
+        if (out / PLAN).exists() and not (out / _FIRST).exists():
+            raise SettingsError(f"the runs in {out.name} stand on encoders that were given: give --encoders again.")
+        run_first_phase(_before(plan, begins), out / _FIRST, tell, read)
+        return run_block(plan.on(given_encoders(out / _FIRST)), out, jobs, tell, read)
 
     return Prepared(run, _compare, lambda out, page: False)
 
 
-def _before(plan: BlockPlan) -> FirstPhasePlan | None:
-    """The pre-training that a block's encoders come from; None where they are given, or there are none."""
-    if plan.encoders or not plan.first or not plan.starts:
-        return None
-    starts = {one.name for one in plan.starts}
-    own = {name: value for name, value in plan.first.items() if name != "preset"}
-    whole = merged(preset(str(plan.first.get("preset"))), own)
-    wanted = [one for one in whole["encoders"] if one["name"] in starts]
+def _before(plan: BlockPlan, begins: Set[str]) -> FirstPhasePlan:
+    """The pre-training of the encoders that a block's rows stand on.
+
+    Raises:
+        SettingsError: The block's plan says of none, or not of all of them.
+    """
+    if "preset" not in plan.first:
+        raise SettingsError(
+            f"rows of {plan.name} stand on pre-trained encoders: give the folder of their pre-training as --encoders, "
+            "or name a preset for it in the plan's first."
+        )
+    laid_over = {name: value for name, value in plan.first.items() if name != "preset"}
+    whole = merged(preset(str(plan.first["preset"])), laid_over)
+    wanted = [one for one in whole["encoders"] if one["name"] in begins]
+    if lacking := sorted(begins - {one["name"] for one in wanted}):
+        raise SettingsError(f"{plan.first['preset']} pre-trains no encoder {', '.join(lacking)}: name it in first.")
     return FirstPhasePlan.read({**whole, "sites": plan.sites, "encoders": wanted, "minutes": _UNTIL_DONE})
 
 

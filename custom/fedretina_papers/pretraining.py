@@ -71,17 +71,19 @@ def pretrained(
         FedretinaError: The run cannot go on.
     """
     stored = folder / "pretrained.json"
-    of = min(enough or experiment.phases[0].rounds, experiment.phases[0].rounds)
+    all_rounds = experiment.phases[0].rounds
+    of = min(enough or all_rounds, all_rounds)
     before = Pretrained(**read_json(stored)) if stored.exists() else Pretrained(0, of, 0, {}, [], {}, 0)
     if before.rounds >= of or (before.rounds and not minutes):
-        return before
+        return before._replace(of=of)
     began, first, told = time.process_time(), before.rounds, first_of(experiment, sites)
 
     def stop(done: int, orders: int) -> None:
         rounds, within = divmod(done, told)
-        if within == 0 and first < rounds <= of:
-            tell(f"round {rounds} of {of}")
-            if of == rounds < experiment.phases[0].rounds or time.process_time() - began > 60 * minutes:
+        if within == 0 and first < rounds:
+            tell(f"round {min(rounds, all_rounds)} of {of}")
+            # The last round's run goes on to its end; a call that was killed may find more rounds than are enough.
+            if rounds < all_rounds and (rounds >= of or time.process_time() - began > 60 * minutes):
                 raise _TimeIsUpError
 
     with suppress(_TimeIsUpError):

@@ -114,10 +114,29 @@ def test_a_pre_training_ends_when_it_is_enough(little_encoders, tmp_path):
     assert given_encoders(tmp_path)["moco"]["passes"] == 2
 
 
+def test_a_killed_pre_training_with_more_rounds_than_are_enough_ends(little_encoders, tmp_path):
+    """Killed behind the second round's write, before what it had become was told."""
+    (moco,) = [{**one, "enough": 2} for one in tiny().model_dump()["encoders"] if one["name"] == "moco"]
+    for _ in range(2):
+        run_first_phase(tiny(encoders=[moco], rounds=5), tmp_path, lambda told: None)
+    (tmp_path / "pretraining" / "moco" / "pretrained.json").unlink()
+    run_first_phase(tiny(encoders=[{**moco, "enough": 1}], rounds=5, minutes=100), tmp_path, lambda told: None)
+    assert given_encoders(tmp_path)["moco"]["passes"] == 2
+
+
+def test_phantoms_stand_beside_no_real_sites(tmp_path):
+    sites = {"site-1": None, "real": tmp_path / "site.yaml"}
+    with pytest.raises(SettingsError, match="site-1 would be phantoms beside real sites"):
+        tiny(sites=sites)
+    with pytest.raises(SettingsError, match="site-1 would be phantoms"):
+        block({}, sites=sites, cases=[{"name": "two", "title": "Two", "hospitals": dict.fromkeys(sites, 1)}])
+
+
 def test_a_block_pre_trains_its_encoders_first_where_none_are_given(little_encoders, tmp_path):
     settings = block({}, sizes=[8], draws=1).model_dump()
     pretrain = tiny().model_dump(include={"pretrain", "rounds", "phantom_images", "encoders"})
     settings["first"] = {"preset": "p1-oct", **pretrain, "seed": 4}
+    (moco,) = [one for one in pretrain["encoders"] if one["name"] == "moco"]
     prepared = kind_of(settings).prepare(settings, Limits())
     told = []
     assert prepared.run(tmp_path, 1, lambda one: told.append(one.words), lambda *said: None) == {}
@@ -127,6 +146,17 @@ def test_a_block_pre_trains_its_encoders_first_where_none_are_given(little_encod
     before = len(told)
     assert prepared.run(tmp_path, 1, lambda one: told.append(one.words), lambda *said: None) == {}
     assert len(told) == before  # nothing is left to do
+
+    (tmp_path / "first_phase").rename(tmp_path / "elsewhere")
+    with pytest.raises(SettingsError, match="give --encoders again"):
+        prepared.run(tmp_path, 1, lambda one: told.append(one.words), lambda *said: None)
+    assert not (tmp_path / "first_phase").exists()
+    fewer = {"preset": "p1-oct", "encoders": [moco]}
+    for first, said in (({}, "give the folder"), (fewer, "no encoder alone, pooled")):
+        with pytest.raises(SettingsError, match=said):
+            kind_of(settings).prepare({**settings, "first": first}, Limits()).run(
+                tmp_path / "other", 1, lambda one: None, lambda *said: None
+            )
 
 
 def test_images_of_all_sites_lie_in_one_place_where_no_label_is_read(little_encoders, tmp_path):
@@ -191,8 +221,12 @@ def test_of_several_folders_the_first_that_fits_the_sites_gives_an_encoder(tmp_p
         same = {"files": {site: {"file": folder, "sha256": "9" * 64} for site in sites}}
         write_json(tmp_path / folder / "encoders" / "alone.json", {**own, **told})
         write_json(tmp_path / folder / "encoders" / "moco.json", {**same, **told})
-    settings = {"name": "o1", "starts": [{"name": "alone"}, {"name": "moco"}], "sites": {"c": None, "d": None}}
+    settings = {"name": "o1", "rows": [{"start": "alone"}, {"start": "moco"}], "sites": {"c": None, "d": None}}
     held = _encoders(settings, [tmp_path / "clients", tmp_path / "sets"])
     assert [sorted(held[name]["files"]) for name in ("alone", "moco")] == [["c", "d"], ["a", "b"]]
-    with pytest.raises(SettingsError, match="clients and sets lacks pooled"):
-        _encoders({**settings, "starts": [{"name": "pooled"}]}, [tmp_path / "clients", tmp_path / "sets"])
+    folders = [tmp_path / "clients", tmp_path / "sets"]
+    with pytest.raises(SettingsError, match="no encoder pooled in clients and sets"):
+        _encoders({**settings, "rows": [{"start": "pooled"}]}, folders)
+    with pytest.raises(SettingsError, match="alone in clients are of other sites"):
+        _encoders({**settings, "rows": [{"start": "alone"}]}, folders[:1])
+    assert list(_encoders({**settings, "rows": [{"start": "moco"}, {"name": "probe"}]}, folders)) == ["moco"]

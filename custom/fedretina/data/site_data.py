@@ -333,7 +333,7 @@ class Pool(NamedTuple):
 
 
 def pools(sites: Mapping[str, SiteData], by_grades: bool) -> list[Pool]:
-    """Put sites with the very same grades together; a site whose grades are its own stays alone.
+    """Put sites with the very same grades together, or all; a site whose grades are its own else stays alone.
 
     Grades are the same when their names and order are, whatever words stand for them in a site's files: grade 3 of one
     scheme is not grade 3 of another, and labels of different schemes are never mixed. Splits keep their sides: an image

@@ -85,8 +85,9 @@ class Experiment(BaseModel):
         quorum: Smallest number of accepted updates that makes a round.
         phantom_images: Training images of an average phantom hospital, 16 or more; 0 refuses sites that point to no
             data of their own, as a run over real hospitals should.
-        pooled: Whether sites with the same grades put their images together and train as one: what a federation is
-            measured against. It needs all images in one place, so only the plain loop runs it.
+        pooled: Whether sites with the same grades, or all where no label is read, put their images together and train
+            as one: what a federation is measured against. It needs all images in one place, so only the plain loop runs
+            it.
         verdict: What each site compares the run's model with at the end, on its own test patients, keeping the one that
             its validation prefers. "own": the commonest grade, and a head of its own on the encoder as the run starts
             with it, which takes seconds. "twin": besides, the same row trained at home in the same rounds, nothing

@@ -14,7 +14,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
-from fedretina_papers.choices import NAME, passes, require_one_place
+from fedretina_papers.choices import NAME, passes, require_one_kind, require_one_place
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,7 +78,7 @@ class BlockStart(BaseModel):
     """An encoder that rows may stand on in the place of the plan's own.
 
     Attributes:
-        name: Of a pre-training in the folder that `--encoders` names (docs/oct.md).
+        name: Of a pre-training, which the block runs first or whose folder `--encoders` names (docs/oct.md).
         title: In print.
     """
 
@@ -322,6 +322,10 @@ class BlockPlan(BaseModel):
                     f"row {row.name!r} trains together: name as its twin a row that trains the same network alone."
                 )
 
+    def on(self, encoders: Mapping[str, Any]) -> BlockPlan:
+        """The same plan with these encoders, in the shape that `given_encoders` has."""
+        return BlockPlan.read({**self.model_dump(), "encoders": encoders})
+
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> BlockPlan:
         """Check a plan and the settings of all its rows.
@@ -334,6 +338,7 @@ class BlockPlan(BaseModel):
         except ValidationError as error:
             raise SettingsError(f"the block's plan cannot be used: {settings_faults(error, 'plan', cls)}") from error
         require_sites(list(plan.sites))
+        require_one_kind(plan.sites)
         seen = set()
         for row in plan.rows:
             if len({plan.shown(plan.row(name)) for name in row.parts}) > 1:

@@ -144,8 +144,10 @@ def stored_block(file: Path) -> Block:
 def gains(block: Block, case: int = 0, row: str = SHARED, figure: str = _FIGURE) -> list[Gain]:
     """What a row together gave at every size of a case, beside the rows alone on the encoder that it stands on."""
     start = block.plan.row(row).start
-    plan = block.plan.model_copy(update={"rows": tuple(one for one in block.plan.rows if one.start == start)})
-    return [_gain(plan, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
+    like = block.plan.model_copy(
+        update={"rows": tuple(one for one in block.plan.rows if one.start == start), "pairs": (), "reference": ""}
+    )
+    return [_gain(like, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
 
 
 def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gain:

@@ -111,6 +111,15 @@ def _runs(settings: Mapping[str, Any], out: Path, draw: Draw) -> list[Outcome]:
     return list(BlockRuns(BlockPlan.model_validate(settings), out).runs(draw))
 
 
+def require_alike(plan: BlockPlan, out: Path) -> None:
+    """Refuse a folder that holds another plan's runs, before anything is done for them.
+
+    Raises:
+        SettingsError: It does, or it holds runs on encoders that were given to it.
+    """
+    _require_alike(plan.model_dump(mode="json", exclude={"sites", "encoders"}) | {"encoders": _encoders(plan)}, out)
+
+
 def _require_alike(told: Mapping[str, Any], out: Path) -> None:
     """Rows, sizes and draws may be added later; what a stored run depends on may not change."""
     if not (out / PLAN).exists() or not (out / "results").is_dir():
