@@ -38,7 +38,8 @@ def run_loop(
 
     Args:
         experiment: The run's settings.
-        sites: Data by the site's name; a pooled experiment joins those with the same grades, or all if no label is read.
+        sites: Data by the site's name; a pooled experiment joins those with the same grades, or all where no
+            label is read.
         root: Folder of runs; the server's and the sites' state go below `root / run`.
         run: Name of the run.
         keys: Folder of the keys that `new_keys` made, for a run that encrypts.
