@@ -86,7 +86,9 @@ def test_a_plan_without_its_controls_is_refused(gone, said):
 def test_a_difference_has_one_p_value():
     with pytest.raises(SettingsError, match="one p value"):
         BlockPlan.read(tiny(reference="singleset", pairs=[["fedavg", "singleset"]]))
-    BlockPlan.read(tiny(reference="singleset", pairs=[["fedavg", "probe"]]))
+    with pytest.raises(SettingsError, match="one p value"):
+        BlockPlan.read(tiny(reference="", pairs=[["fedavg", "probe"], ["probe", "fedavg"]]))
+    BlockPlan.read(tiny(reference="singleset", pairs=[["fedavg", "probe"], ["fedavg", "sums_both"]]))
 
 
 def test_a_twin_has_the_same_network_and_passes():

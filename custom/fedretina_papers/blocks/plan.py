@@ -297,10 +297,15 @@ class BlockPlan(BaseModel):
             raise ValueError(f"reference {self.reference!r} is no row of the block.")
         if lacking := sorted({name for pair in self.pairs for name in pair} - set(names)):
             raise ValueError(f"pairs name {lacking}, which are no rows of the block.")
-        if twice := [list(pair) for pair in self.pairs if self.reference in pair]:
+        twice = [
+            list(pair)
+            for at, pair in enumerate(self.pairs)
+            if self.reference in pair or set(pair) in map(set, self.pairs[:at])
+        ]
+        if twice:
             raise ValueError(
-                f"pairs {twice} name the reference, against which every row is tested already: leave them out, so that "
-                "a difference has one p value."
+                f"pairs {twice} are tested already, in another pair or against the reference: leave them out, so that a "
+                "difference has one p value."
             )
         self._require_controls()
         return self
