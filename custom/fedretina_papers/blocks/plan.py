@@ -304,8 +304,8 @@ class BlockPlan(BaseModel):
         ]
         if twice:
             raise ValueError(
-                f"pairs {twice} are tested already, in another pair or against the reference: leave them out, so that a "
-                "difference has one p value."
+                f"pairs {twice} are tested already, in another pair or against the reference: leave them out, so that "
+                "a difference has one p value."
             )
         self._require_controls()
         return self
