@@ -135,7 +135,8 @@ def _run_all(
         run_loop(experiment, data, scratch / "runs", f"{kind}-{row}")  # goes on where it stopped
         roots = {site: one.images for site, one in settings.items()}
         # The model of a site whose images were pooled is its pool's.
-        pool = {site: one.data.name for one in pools(data, by_grades=True) for site in one.members} if experiment.pooled else {}
+        joined = pools(data, by_grades=True) if experiment.pooled else []
+        pool = {site: one.data.name for one in joined for site in one.members}
         for site, file in wanted.items():
             if not file.exists():
                 model = Predictor.load(scratch / "runs" / f"{kind}-{row}" / pool.get(site, site), "cpu")
