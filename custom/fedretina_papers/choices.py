@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -163,20 +162,6 @@ def require_one_place(name: str, experiment: Experiment) -> None:
             f"row {name!r} trains one encoder on all images in one place: take a row that shares all of its encoder "
             "(exchange.batchnorm: shared_all)."
         )
-
-
-def require_one_kind(sites: Mapping[str, Path | None]) -> None:
-    """Refuse phantom hospitals beside real sites: nobody would see them in the figures.
-
-    Args:
-        sites: Site file of each site; none for a phantom hospital.
-
-    Raises:
-        SettingsError: Some have a site file and some have none.
-    """
-    drawn = sorted(site for site, file in sites.items() if file is None)
-    if drawn and len(drawn) < len(sites):
-        raise SettingsError(f"{', '.join(drawn)} would be phantoms beside real sites: name a --site for each, or none.")
 
 
 def plan_of(kind: type[_Plan], settings: Mapping[str, Any]) -> _Plan:

@@ -8,10 +8,11 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedretina.errors import SettingsError
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
-from fedretina_papers.choices import plan_of, require_one_kind
+from fedretina_papers.choices import plan_of
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _NAME = r"^[a-z][a-z0-9_]{0,23}$"
@@ -87,7 +88,11 @@ class FirstPhasePlan(BaseModel):
         """
         plan = plan_of(cls, settings)
         require_sites(sorted(plan.sites))
-        require_one_kind(plan.sites)
+        drawn = sorted(site for site, file in plan.sites.items() if file is None)
+        if 0 < len(drawn) < len(plan.sites):  # nobody would see them in an encoder
+            raise SettingsError(
+                f"{', '.join(drawn)} would be phantoms beside real sites: name a --site for each, or none."
+            )
         for encoder in plan.encoders:
             plan.pretraining(encoder)
         return plan

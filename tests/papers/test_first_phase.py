@@ -128,8 +128,6 @@ def test_phantoms_stand_beside_no_real_sites(tmp_path):
     sites = {"site-1": None, "real": tmp_path / "site.yaml"}
     with pytest.raises(SettingsError, match="site-1 would be phantoms beside real sites"):
         tiny(sites=sites)
-    with pytest.raises(SettingsError, match="site-1 would be phantoms"):
-        block({}, sites=sites, cases=[{"name": "two", "title": "Two", "hospitals": dict.fromkeys(sites, 1)}])
 
 
 def test_a_block_pre_trains_its_encoders_first_where_none_are_given(little_encoders, tmp_path):

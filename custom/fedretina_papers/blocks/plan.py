@@ -14,7 +14,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
-from fedretina_papers.choices import NAME, passes, require_one_kind, require_one_place
+from fedretina_papers.choices import NAME, passes, require_one_place
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -343,7 +343,6 @@ class BlockPlan(BaseModel):
         except ValidationError as error:
             raise SettingsError(f"the block's plan cannot be used: {settings_faults(error, 'plan', cls)}") from error
         require_sites(list(plan.sites))
-        require_one_kind(plan.sites)
         seen = set()
         for row in plan.rows:
             if len({plan.shown(plan.row(name)) for name in row.parts}) > 1:
