@@ -29,7 +29,7 @@ from fedretina.errors import FedretinaError
 @click.option("--page", type=click.Path(path_type=Path), help="The page; OUT/page.md by default.")
 @click.option("--pictures", type=click.Path(path_type=Path), help="Folder of its pictures; OUT/pictures by default.")
 @click.option(
-    "--encoders", type=click.Path(path_type=Path), multiple=True, help="o1, p1: folder of `p1-oct`; may be repeated."
+    "--encoders", type=click.Path(path_type=Path), multiple=True, help="o1, p1: folder of `p1-oct` or `p1-fundus`."
 )
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="paper-size, gpu: end within so many minutes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="paper-size, gpu: image caches; OUT-cache by default.")

@@ -67,6 +67,17 @@ def test_rows_and_seeds_run_and_the_page_can_be_made_from_the_results_alone(tmp_
     assert json.loads((tmp_path / "alone" / "plan.json").read_text())["rows"] == ["fedbn", "feduaa"]
 
 
+def test_a_plan_files_sites_take_the_place_of_the_presets(tmp_path, little_encoders):
+    plan = tmp_path / "plan.yaml"
+    pretrain = {"images": {"image_size": 32}, "network": {"frozen": 1, "weights": {"source": "none"}}}
+    encoders = [{"name": "moco", "title": "MoCo", "who": "sites", "enough": 1}]
+    asked = {"sites": {"north": None, "west": None}, "pretrain": pretrain, "encoders": encoders, "phantom_images": 40}
+    plan.write_text(yaml.safe_dump(asked))
+    found = run("p1-oct", "--plan", plan, "--out", tmp_path / "out")
+    assert found.exit_code == 0, found.output
+    assert sorted(json.loads((tmp_path / "out" / "study.json").read_text())["sites"]) == ["north", "west"]
+
+
 def test_what_is_asked_wrongly_is_a_sentence(tmp_path):
     for words, sentence in (
         (("nothing",), "there is no benchmark"),
