@@ -22,7 +22,8 @@ from benchmarks.processes import end_tree
 from benchmarks.round_jobs import POLL_S, write_flare_job, write_our_job, write_site_file
 
 _SITES = 5
-_ROUNDS = 4
+_ROUNDS = 8
+_MANY, _MANY_ROUNDS, _SMALLER = 16, 4, "resnet18"
 _PASSES = 2
 _TIMEOUT_S = 240.0
 FLOWER = "FEDRETINA_FLOWER_PYTHON"
@@ -74,6 +75,14 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         figures[f"{name}, s a round"] = later[name]
         figures[f"{name}, CPU s a round, all processes"] = [second for one in runs for second in one.cpu]
         figures[f"{name}, s of the first round"] = [one.seconds[0] for one in runs]
+    cases: dict[str, dict[str, Sequence[float]]] = {f"{sites} sites, rounds after the first": figures}
+    if not quick:
+        many = _rounds(write_our_job(scratch / "many", _MANY_ROUNDS, _SMALLER), scratch, _MANY, _MANY_ROUNDS, site_file)
+        cases[f"{_MANY} sites, ResNet-18, rounds after the first"] = {
+            "ours, s a round": many.seconds[1:],
+            "ours, CPU s a round, all processes": many.cpu,
+            "ours, s of the first round": many.seconds[:1],
+        }
     return result(
         "A round without training",
         f"Seconds of a round of {sites} sites that exchange a whole ResNet-50 and do not train: ours (stamps, filters "
@@ -81,7 +90,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "FLARE's own FedAvg (ScatterAndGather, InTimeAccumulateWeightedAggregator, PTFileModelPersistor, no filter, "
         "no ledger, no state at a site) and, where it is installed, Flower's simulation (FedAvg on ray, nothing on "
         "disk).",
-        {f"{sites} sites, rounds after the first": figures},
+        cases,
         None,
         {"sites": sites, "rounds": rounds, "poll interval, s": POLL_S, "torch threads": 1},
         [
@@ -89,6 +98,8 @@ def measure(scratch: Path, quick: bool = False) -> Result:
             "loads what it receives into its network and reads it out again.",
             "A round is timed at the server, from its beginning to the model on disk; the first one holds the start of "
             "the sites' processes as well.",
+            "With 16 sites ours ran alone, once, with a smaller network: 16 processes of a whole ResNet-50 each do not "
+            "fit this machine's memory.",
         ],
     )
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import mean, median
@@ -28,16 +28,41 @@ _FETCH = re.compile(r"download ref=\S+ done: elapsed=([\d.]+)s")
 def measure(scratch: Path, quick: bool = False) -> Result:
     """Rehearse a run with startup kits and mutual TLS, and read its rounds from the logs of the server and the sites.
 
+    Once with all tensors sent over TLS, as between hospitals, and once with tensors handed over as files.
+
     Args:
         scratch: For the job, the federation and its state.
-        quick: Two sites and two rounds.
+        quick: One site and two rounds.
 
     Raises:
-        RuntimeError: The rehearsal failed, took too long, or a log lacks a round.
+        RuntimeError: A rehearsal failed, took too long, sent what it was to hand over, or a log lacks a round.
     """
-    sites, rounds = (2, 2) if quick else (_SITES, _ROUNDS)
+    sites, rounds = (1, 2) if quick else (_SITES, _ROUNDS)
     job, site_file = write_our_job(scratch / "ours", rounds), write_site_file(scratch / "site.yaml")
-    logs = _rehearsed(scratch, job, site_file, sites)
+    cases = {
+        title: _figures(_rehearsed(scratch, job, site_file, sites, options), sites, rounds)
+        for title, options in ((f"{sites} sites, sent", []), (f"{sites} sites, handed over", ["--hand-over"]))
+    }
+    if any(cases[f"{sites} sites, handed over"]["of it wire, s"]):
+        raise RuntimeError("tensors were sent that were to be handed over.")
+    return result(
+        "A round over mutual TLS",
+        f"Seconds of a round of {sites} sites that exchange a whole ResNet-50 and do not train, over mutual TLS on the "
+        "loopback of one machine: with the tensors sent, as between hospitals, and with the tensors handed over as "
+        "files, as a rehearsal with `--hand-over` does. Rounds after the first.",
+        cases,
+        None,
+        {"sites": sites, "rounds": rounds, "poll interval, s": POLL_S, "torch threads": 1},
+        [
+            "Wire: from the first request for a message's tensors to its last byte, down and up; nothing of it where "
+            "they are handed over. Serialise: what else goes by until a message is there. Work: from an order to its "
+            "answer, at the site. Wait: the rest of the round, in which a site waits for its turn, for others and for "
+            "the server. Means over sites.",
+        ],
+    )
+
+
+def _figures(logs: dict[Path, str], sites: int, rounds: int) -> dict[str, list[float]]:
     server = next((text for text in logs.values() if "train-0000: begun" in text), "")
     times = round_times(server)
     if sorted(times) != list(range(rounds)):
@@ -48,7 +73,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
     down, up, work, fetch = (mean(one[at] for one in found) for at in range(4))
     wire = fetch + (mean(fetched) if fetched else 0.0)
     serialise = max(down + up - wire, 0.0)
-    figures = {
+    return {
         "s a round": later,
         "s of the first round": [times[0]],
         "of it wire, s": [wire],
@@ -56,26 +81,13 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "of it work at a site, s": [work],
         "of it wait, s": [max(median(later) - wire - serialise - work, 0.0)],
     }
-    return result(
-        "A round over mutual TLS",
-        f"Seconds of a round of {sites} sites that exchange a whole ResNet-50 and do not train, over mutual TLS on the "
-        "loopback of one machine.",
-        {f"{sites} sites, rounds after the first": figures},
-        None,
-        {"sites": sites, "rounds": rounds, "poll interval, s": POLL_S, "torch threads": 1},
-        [
-            "Wire: from the first request for a message's tensors to its last byte, down and up. Serialise: what else "
-            "goes by until a message is there. Work: from an order to its answer, at the site. Wait: the rest of the "
-            "round, in which a site waits for its turn, for others and for the server. Means over sites.",
-        ],
-    )
 
 
-def _rehearsed(scratch: Path, job: Path, site_file: Path, sites: int) -> dict[Path, str]:
+def _rehearsed(scratch: Path, job: Path, site_file: Path, sites: int, options: Sequence[str]) -> dict[Path, str]:
     """The last text of every log of a job, since FLARE packs them away when it ends."""
     folder, found = scratch / "poc", dict[Path, str]()
     command = [sys.executable, "-m", "poc", "--job", str(job), "--sites", str(sites), "--folder", str(folder)]
-    command += ["--run", "tls", "--site-file", str(site_file), "--timeout", str(_TIMEOUT_S)]
+    command += ["--run", "tls", "--site-file", str(site_file), "--timeout", str(_TIMEOUT_S), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     until = time.monotonic() + _TIMEOUT_S + 60
     with open(scratch / "poc.txt", "w", encoding="utf-8") as console:
@@ -119,7 +131,8 @@ def _split(log: str, times: dict[int, float]) -> tuple[float, float, float, floa
             ups.append(float(up[1]))
             works.append((at - came).total_seconds() - ups[-1])
             came = None
-    if min(len(downs), len(ups), len(fetches)) < len(times):
+    if min(len(downs), len(ups)) < len(times):
         raise RuntimeError("a site's log lacks a round.")
     first, last = 1, len(times)
-    return mean(downs[first:last]), mean(ups[first:last]), mean(works[first:last]), mean(fetches[first:last])
+    fetched = mean(fetches[first:last]) if len(fetches) >= last else 0.0
+    return mean(downs[first:last]), mean(ups[first:last]), mean(works[first:last]), fetched

@@ -17,17 +17,17 @@ from benchmarks.processes import end_tree
 
 BESIDE = "FEDRETINA_BENCHMARK_BESIDE"
 """Environment variable that names a checkout of an older commit, which is run in turn with this one."""
-_TIMEOUT_S, _TURNS = 600.0, 2
+_TIMEOUT_S, _TURNS, _SITES = 600.0, 2, 5
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\b.*?(train|finalise)-(\d{4}): (begun|done)")
 _QUICK = {"phases": [{"name": "train", "rounds": 1}], "images": {"image_size": 32}, "phantom_images": 24}
 
 
 def measure(scratch: Path, quick: bool = False) -> Result:
-    """Run the job in `nvflare simulator` with its default threads and with one, and read its log.
+    """Run the job in `nvflare simulator` with one thread, its default, and with one a site, and read its log.
 
     Args:
         scratch: For jobs, workspaces and the sites' state.
-        quick: One round over small images, with the default threads alone.
+        quick: One round over small images, with one thread alone.
 
     Raises:
         RuntimeError: A run failed, took too long, or its log lacks a step.
@@ -35,8 +35,8 @@ def measure(scratch: Path, quick: bool = False) -> Result:
     beside = os.environ.get(BESIDE)
     roots = {"ours": ROOT} | ({"older": Path(beside).resolve()} if beside else {})
     cases: dict[str, dict[str, list[float]]] = {}
-    for title, threads, turns in (("default threads", 0, _TURNS), ("one thread", 1, 1)):
-        if quick and threads:
+    for title, threads, turns in (("one thread, the default", 1, _TURNS), ("a thread a site", _SITES, 1)):
+        if quick and threads > 1:
             continue
         found = cases.setdefault(title, {})
         for _ in range(1 if quick else turns):
@@ -76,7 +76,7 @@ def _run(root: Path, scratch: Path, threads: int, quick: bool) -> dict[str, list
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(folder / "workspace")]
-    command += ["-t", str(threads)] if threads else []
+    command += ["-t", str(threads)]
     console = folder / "console.txt"
     with open(console, "w", encoding="utf-8") as handle:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=handle, stderr=subprocess.STDOUT)

@@ -59,6 +59,9 @@ class Clock:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The server's port [any that is free].")
 @click.option("--site-file", help="The sites' own settings, such as '/srv/{SITE_NAME}/site.yaml'.")
 @click.option("--timeout", type=SecondsType(), help="Longest time for the job, in seconds.  [default: no limit]")
+@click.option(
+    "--hand-over", is_flag=True, help="Hand tensors over as files: faster, but the wire is not rehearsed with them."
+)
 @click.option("--hold", is_flag=True, help="Leave the federation up after the job, until Ctrl-C.")
 def main(
     job: Path,
@@ -68,6 +71,7 @@ def main(
     port: int,
     site_file: str | None,
     timeout: float | None,
+    hand_over: bool,
     hold: bool,
 ) -> None:
     """Rehearse a job on this machine.
@@ -85,7 +89,7 @@ def main(
         signal.signal(number, interrupts.take)
     try:
         names = [f"site-{number}" for number in range(1, sites + 1)] if sites else None
-        federation = LocalFederation(folder, names or _sites_of(job), port, clock.say)
+        federation = LocalFederation(folder, names or _sites_of(job), port, clock.say, hand_over)
         with tempfile.TemporaryDirectory() as copies:
             named = named_copy(job, Path(copies), run, names)
             code = _rehearse(federation, named, clock, interrupts, site_file, timeout or 0.0, hold)

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedretina.errors import AdminError, FedretinaError, SettingsError, UnreachableError
 from fedretina.flare.admin_jobs import all_jobs
 from fedretina.flare.admin_session import AdminSession
+from fedretina.flare.handover import FOLDER, HANDOVER
 from fedretina.locks import folder_lock
 from fedretina.storage import require_name
 from poc.processes import belonging, end_all, start_kit
@@ -33,10 +34,16 @@ class LocalFederation:
         sites: Names of the sites.
         port: The server's port; 0 takes a free one.
         say: Is told what happens, a line each.
+        hand_over: Have the jobs' processes hand tensors to one another as files instead of sending them.
     """
 
     def __init__(
-        self, folder: Path, sites: Sequence[str], port: int = 0, say: Callable[[str], None] = lambda line: None
+        self,
+        folder: Path,
+        sites: Sequence[str],
+        port: int = 0,
+        say: Callable[[str], None] = lambda line: None,
+        hand_over: bool = False,
     ) -> None:
         if not sites:
             raise SettingsError("a federation needs a site: name at least one.")
@@ -45,7 +52,7 @@ class LocalFederation:
         self.flare = self.folder / "flare"
         self.state = self.folder / "state"
         self.port = port
-        self._say = say
+        self._say, self._hand_over = say, hand_over
         self._held = ExitStack()
         self._owns = False  # another rehearsal may hold the folder, and its processes are not ours to end
         self._started: dict[str, subprocess.Popen[bytes]] = {}
@@ -166,6 +173,7 @@ class LocalFederation:
             "HOME": str(home),
             "NVFLARE_POC_WORKSPACE": str(self.flare),
             "FEDRETINA_STATE_ROOT": str(self.state),
+            **({HANDOVER: str(self.state / FOLDER)} if self._hand_over else {}),
         }
 
     def _be_patient(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from nvflare.apis.fl_context import FLContext
 
 from fedretina.flare import handover, plain_bytes
-from fedretina.flare.handover import FOLDER, Handover, OpenFile, handover_of
+from fedretina.flare.handover import FOLDER, HANDOVER, Handover, OpenFile, handover_of
 from fedretina.flare.plain_bytes import Arriving, Leaving, in_one_buffer, register
 from fedretina.settings.site import SiteSettings
 
@@ -189,12 +189,17 @@ def test_what_arrives_is_written_as_it_comes_and_goes_on_in_memory_on_a_full_dis
     assert os.listdir(folder) == []
 
 
-def test_files_are_handed_over_in_the_simulator_alone(tmp_path, monkeypatch):
+def test_files_are_handed_over_in_the_simulator_and_where_the_environment_says_so(tmp_path, monkeypatch):
     settings, context = SiteSettings(state_root=str(tmp_path)), FLContext()
     context.set_prop("__run_num__", "0f9c1f2e-3d9a-4f0e-9a39-6f6b2d0c8a11", private=False)
     context.set_prop("__identity_name__", "site-1", private=False)
     assert handover_of(context, settings) is None
     assert os.listdir(tmp_path) == []
+    monkeypatch.setenv(HANDOVER, str(tmp_path / "named"))
+    assert handover_of(context, settings) is not None
+    assert os.listdir(tmp_path) == ["named"]
+    (tmp_path / "named").rmdir()
+    monkeypatch.delenv(HANDOVER)
     monkeypatch.setattr(handover, "simulated", lambda _: True)
     assert handover_of(context, settings) is not None
     assert os.listdir(tmp_path) == [FOLDER]

@@ -1,9 +1,9 @@
 """Bytes of tensors that lie in a file rather than in memory: to be handed to another process, or as they arrive.
 
-Two processes of one user on one machine, as the simulator's are, need not send each other a model: one writes it into a
-file of the folder that both have, and tells the other its name. Nothing is taken from the name but that: the receiver
-opens it in its own folder, follows no link, and looks whether the file is a plain one of its own user, closed to all
-others, and of the size that the message claims. What cannot be handed over is sent.
+Two processes of one user on one machine, as those of the simulator or of a rehearsal are, need not send each other a
+model: one writes it into a file of the folder that both have, and tells the other its name. Nothing is taken from the
+name but that: the receiver opens it in its own folder, follows no link, and looks whether the file is a plain one of
+its own user, closed to all others, and of the size that the message claims. What cannot be handed over is sent.
 """
 
 from __future__ import annotations
@@ -27,17 +27,23 @@ from fedretina.settings.site import ServerSettings, SiteSettings
 
 _log = logging.getLogger(__name__)
 FOLDER = ".handover"
+HANDOVER = "FEDRETINA_HANDOVER"
+"""Environment variable that names such a folder, which all processes of a federation on one machine are given."""
 WORTH_A_FILE = 2**20
 """Bytes below which nothing is written into a file."""
 _NAME = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{32}")  # of the process that wrote it, and of itself
 
 
 def handover_of(fl_ctx: FLContext, settings: SiteSettings | ServerSettings) -> Handover | None:
-    """Where this process hands files over: in the simulator alone, since elsewhere ends need not trust one another."""
-    if not simulated(fl_ctx):
+    """Where this process hands files over: in the simulator, and where whoever started it says so.
+
+    Elsewhere the ends of a connection need not trust one another, and all is sent.
+    """
+    named = os.environ.get(HANDOVER)
+    if not simulated(fl_ctx) and not named:
         return None
     try:
-        return Handover(state_root(fl_ctx, settings) / FOLDER)
+        return Handover(Path(named) if named else state_root(fl_ctx, settings) / FOLDER)
     except OSError as error:
         _log.warning("nothing is handed over: %s", error)
         return None
