@@ -16,6 +16,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
+BESIDE = "FEDRETINA_BENCHMARK_BESIDE"
+"""Environment variable that names a checkout of an older commit, which `start` and `round_tls` run in turn."""
 NAMES = (
     *("local_training", "frozen_stages", "pipeline", "two_views", "server_memory", "import_time", "round_overhead"),
     *("round_tls", "start", "many_sites", "predict_throughput"),

@@ -13,12 +13,17 @@ from datetime import datetime
 from pathlib import Path
 from statistics import mean, median
 
-from benchmarks.common import ROOT, Result, result
+from benchmarks.common import BESIDE, ROOT, Result, commit_of, result
 from benchmarks.processes import end_tree
-from benchmarks.round_jobs import POLL_S, write_our_job, write_site_file
+from benchmarks.round_jobs import POLL_S
 from benchmarks.round_overhead import round_times
 
-_SITES, _ROUNDS, _TIMEOUT_S = 5, 4, 400.0
+_SITES, _ROUNDS, _TURNS, _TIMEOUT_S = 5, 4, 2, 400.0
+_WRITE = (
+    "import sys; from pathlib import Path; from benchmarks import round_jobs;"
+    "round_jobs.write_our_job(Path(sys.argv[1]), int(sys.argv[2])); round_jobs.write_site_file(Path(sys.argv[3]))"
+)
+"""Writes the job and the site file of whatever checkout runs it."""
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - (.*)$")
 _DOWN = re.compile(r"getTask: train .* time: ([\d.]+) seconds")
 _UP = re.compile(r"SubmitUpdate to: .* time: ([\d.]+) seconds")
@@ -28,7 +33,8 @@ _FETCH = re.compile(r"download ref=\S+ done: elapsed=([\d.]+)s")
 def measure(scratch: Path, quick: bool = False) -> Result:
     """Rehearse a run with startup kits and mutual TLS, and read its rounds from the logs of the server and the sites.
 
-    Once with all tensors sent over TLS, as between hospitals, and once with tensors handed over as files.
+    Once with all tensors sent over TLS, as between hospitals, and once with tensors handed over as files; where
+    `BESIDE` names a checkout of an older commit, its round in turn with them.
 
     Args:
         scratch: For the job, the federation and its state.
@@ -37,22 +43,38 @@ def measure(scratch: Path, quick: bool = False) -> Result:
     Raises:
         RuntimeError: A rehearsal failed, took too long, sent what it was to hand over, or a log lacks a round.
     """
-    sites, rounds = (1, 2) if quick else (_SITES, _ROUNDS)
-    job, site_file = write_our_job(scratch / "ours", rounds), write_site_file(scratch / "site.yaml")
-    cases = {
-        title: _figures(_rehearsed(scratch, job, site_file, sites, options), sites, rounds)
-        for title, options in ((f"{sites} sites, sent", []), (f"{sites} sites, handed over", ["--hand-over"]))
-    }
-    if any(cases[f"{sites} sites, handed over"]["of it wire, s"]):
-        raise RuntimeError("tensors were sent that were to be handed over.")
+    sites, rounds, turns = (1, 2, 1) if quick else (_SITES, _ROUNDS, _TURNS)
+    beside = os.environ.get(BESIDE)
+    cases: dict[str, dict[str, list[float]]] = {}
+    older: list[float] = []
+    for _ in range(turns):  # interleaved, so that what else the machine does meets all of them
+        for title, options in (("sent", []), ("handed over", ["--hand-over"])):
+            found = cases.setdefault(f"{sites} sites, {title}", {})
+            for figure, seconds in _figures(_rehearsed(ROOT, scratch, sites, rounds, options), sites, rounds).items():
+                found.setdefault(figure, []).extend(seconds)
+            if options and any(found["of it wire, s"]):
+                raise RuntimeError("tensors were sent that were to be handed over.")
+        if beside:
+            older += _rounds(_rehearsed(Path(beside).resolve(), scratch, sites, rounds, []), rounds)[1:]
+    if older:
+        for found in cases.values():
+            found["older, sent, s a round"] = older
+            found["median of ours / median of older"] = [median(found["s a round"]) / median(older)]
     return result(
         "A round over mutual TLS",
         f"Seconds of a round of {sites} sites that exchange a whole ResNet-50 and do not train, over mutual TLS on the "
         "loopback of one machine: with the tensors sent, as between hospitals, and with the tensors handed over as "
-        "files, as a rehearsal with `--hand-over` does. Rounds after the first.",
+        "files, as a rehearsal with `--hand-over` does. Beside them, run in turn, the same job of an older commit, "
+        "which sends them. Rounds after the first.",
         cases,
         None,
-        {"sites": sites, "rounds": rounds, "poll interval, s": POLL_S, "torch threads": 1},
+        {
+            "sites": sites,
+            "rounds": rounds,
+            "poll interval, s": POLL_S,
+            "torch threads": 1,
+            "older commit": commit_of(Path(beside))[:8] if beside else "none",
+        },
         [
             "Wire: from the first request for a message's tensors to its last byte, down and up; nothing of it where "
             "they are handed over. Serialise: what else goes by until a message is there. Work: from an order to its "
@@ -62,36 +84,47 @@ def measure(scratch: Path, quick: bool = False) -> Result:
     )
 
 
-def _figures(logs: dict[Path, str], sites: int, rounds: int) -> dict[str, list[float]]:
-    server = next((text for text in logs.values() if "train-0000: begun" in text), "")
-    times = round_times(server)
+def _rounds(logs: dict[Path, str], rounds: int) -> list[float]:
+    times = round_times(_of_server(logs))
     if sorted(times) != list(range(rounds)):
         raise RuntimeError(f"the server's log holds {len(times)} of {rounds} rounds.")
-    found = [_split(text, times) for text in logs.values() if _DOWN.search(text)]
-    fetched = [float(one[1]) for one in _FETCH.finditer(server)][sites:]  # after the first round's
-    later = [times[number] for number in range(1, rounds)]
+    return [times[number] for number in range(rounds)]
+
+
+def _of_server(logs: dict[Path, str]) -> str:
+    return next((text for text in logs.values() if "train-0000: begun" in text), "")
+
+
+def _figures(logs: dict[Path, str], sites: int, rounds: int) -> dict[str, list[float]]:
+    times = _rounds(logs, rounds)
+    found = [_split(text, rounds) for text in logs.values() if _DOWN.search(text)]
+    fetched = [float(one[1]) for one in _FETCH.finditer(_of_server(logs))][sites:]  # after the first round's
     down, up, work, fetch = (mean(one[at] for one in found) for at in range(4))
     wire = fetch + (mean(fetched) if fetched else 0.0)
     serialise = max(down + up - wire, 0.0)
     return {
-        "s a round": later,
+        "s a round": times[1:],
         "s of the first round": [times[0]],
         "of it wire, s": [wire],
         "of it serialise, s": [serialise],
         "of it work at a site, s": [work],
-        "of it wait, s": [max(median(later) - wire - serialise - work, 0.0)],
+        "of it wait, s": [max(median(times[1:]) - wire - serialise - work, 0.0)],
     }
 
 
-def _rehearsed(scratch: Path, job: Path, site_file: Path, sites: int, options: Sequence[str]) -> dict[Path, str]:
-    """The last text of every log of a job, since FLARE packs them away when it ends."""
-    folder, found = scratch / "poc", dict[Path, str]()
+def _rehearsed(root: Path, scratch: Path, sites: int, rounds: int, options: Sequence[str]) -> dict[Path, str]:
+    """The last text of every log of a job of a checkout, since FLARE packs them away when it ends."""
+    folder, job, site_file, found = scratch / "poc", scratch / "ours", scratch / "site.yaml", dict[Path, str]()
+    paths = (str(root), str(root / "custom"), os.environ.get("PYTHONPATH"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    shutil.rmtree(job, ignore_errors=True)
+    write = [sys.executable, "-c", _WRITE, str(job), str(rounds), str(site_file)]
+    subprocess.run(write, cwd=root, env=environment, check=True)
     command = [sys.executable, "-m", "poc", "--job", str(job), "--sites", str(sites), "--folder", str(folder)]
     command += ["--run", "tls", "--site-file", str(site_file), "--timeout", str(_TIMEOUT_S), *options]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     until = time.monotonic() + _TIMEOUT_S + 60
     with open(scratch / "poc.txt", "w", encoding="utf-8") as console:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=root, env=environment, stdout=console, stderr=subprocess.STDOUT)
         try:
             while process.poll() is None and time.monotonic() < until:
                 time.sleep(0.2)
@@ -113,7 +146,7 @@ def _logs(folder: Path) -> Iterator[tuple[Path, str]]:
             continue
 
 
-def _split(log: str, times: dict[int, float]) -> tuple[float, float, float, float]:
+def _split(log: str, rounds: int) -> tuple[float, float, float, float]:
     """Mean seconds of a site's rounds after the first: down, up, work between them, and fetching what came down."""
     downs, ups, works, fetches = list[float](), list[float](), list[float](), list[float]()
     came: datetime | None = None
@@ -131,8 +164,7 @@ def _split(log: str, times: dict[int, float]) -> tuple[float, float, float, floa
             ups.append(float(up[1]))
             works.append((at - came).total_seconds() - ups[-1])
             came = None
-    if min(len(downs), len(ups)) < len(times):
+    if min(len(downs), len(ups)) < rounds:
         raise RuntimeError("a site's log lacks a round.")
-    first, last = 1, len(times)
-    fetched = mean(fetches[first:last]) if len(fetches) >= last else 0.0
-    return mean(downs[first:last]), mean(ups[first:last]), mean(works[first:last]), fetched
+    fetched = mean(fetches[1:rounds]) if len(fetches) >= rounds else 0.0
+    return mean(downs[1:rounds]), mean(ups[1:rounds]), mean(works[1:rounds]), fetched

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.common import ROOT, Result, commit_of, result
+from benchmarks.common import BESIDE, ROOT, Result, commit_of, result
 from benchmarks.processes import end_tree
 
-BESIDE = "FEDRETINA_BENCHMARK_BESIDE"
-"""Environment variable that names a checkout of an older commit, which is run in turn with this one."""
 _TIMEOUT_S, _TURNS, _SITES = 600.0, 2, 5
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\b.*?(train|finalise)-(\d{4}): (begun|done)")
 _QUICK = {"phases": [{"name": "train", "rounds": 1}], "images": {"image_size": 32}, "phantom_images": 24}
