@@ -99,7 +99,9 @@ class Gain(NamedTuple):
         high: Upper end.
         worst_alone: The lowest hospital, mean of the draws.
         worst: The same of the row together.
-        gained: Hospitals whose mean over the draws is higher together than by every row alone.
+        gained: Hospitals whose mean over the draws is higher together than by every row alone on the same encoder.
+        elsewhere: Best mean of a row alone on another encoder; None where there is none.
+        gained_over_all: Hospitals that gained over the rows alone on every encoder.
         hospitals: Of so many.
         most_lost: How much lower the hospital that loses most is together than by its best row alone; 0 where none is.
         sets: Mean alone, mean together and number of hospitals, by set.
@@ -117,6 +119,8 @@ class Gain(NamedTuple):
     worst_alone: float
     worst: float
     gained: int
+    elsewhere: float | None
+    gained_over_all: int
     hospitals: int
     most_lost: float
     sets: Mapping[str, tuple[float, float, int]]
@@ -147,17 +151,19 @@ def gains(block: Block, case: int = 0, row: str = SHARED, figure: str = _FIGURE)
     like = block.plan.model_copy(
         update={"rows": tuple(one for one in block.plan.rows if one.start == start), "pairs": (), "reference": ""}
     )
-    return [_gain(like, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
+    others = [one.name for one in block.plan.rows if one.role == "alone" and one.start != start]
+    return [_gain(like, others, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
 
 
-def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gain:
+def _gain(plan: BlockPlan, others: Sequence[str], runs: Runs, size: Size, row: str, figure: str) -> Gain:
     rows = [one.name for one in plan.rows if one.role == "alone" and one.kind != "majority" and one.name in runs]
-    means = {name: _by_hospital(runs[name], figure) for name in (*rows, row)}
+    others = [name for name in others if name in runs and name != "majority"]
+    means = {name: _by_hospital(runs[name], figure) for name in (*rows, *others, row)}
     control = max(rows, key=lambda name: fmean(means[name].values()))
     (against,) = (one for one in comparisons(plan, runs)[row] if one.figure == figure)
     interval: Mapping[str, Any] = against.test._asdict()
     alone, together = means[control], means[row]
-    leads = [one - max(means[name][hospital] for name in rows) for hospital, one in together.items()]
+    leads = _leads(together, [means[name] for name in rows])
     usual = usual_passes(plan, runs)
     (trained, _), (apart, sent) = (_costs(list(runs[name].values()), usual) for name in (control, row))
     counts = [one["images"]["train"] for record in runs[row].values() for one in record["sites"].values()]
@@ -175,6 +181,8 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gai
         _worst(runs[control], figure),
         _worst(runs[row], figure),
         sum(lead > 0 for lead in leads),
+        max((fmean(means[name].values()) for name in others), default=None),
+        sum(lead > 0 for lead in _leads(together, [means[name] for name in (*rows, *others)])),
         len(leads),
         max(0.0, -min(leads)),
         {
@@ -184,6 +192,11 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gai
         (trained, apart),
         sent,
     )
+
+
+def _leads(together: Mapping[str, float], alone: Sequence[Mapping[str, float]]) -> list[float]:
+    """Of each hospital how far it is above the best of some rows alone."""
+    return [one - max(means[hospital] for means in alone) for hospital, one in together.items()]
 
 
 def _rare(block: Block, case: int) -> float:
