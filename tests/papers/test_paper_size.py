@@ -116,6 +116,35 @@ def test_everything_runs_in_bfloat16_in_the_order_of_what_it_tells(whole):
     assert figures(out) == before
 
 
+def test_pre_training_scaffold_and_images_in_one_place_run_too(little_encoders, tmp_path):
+    short = {"rounds": 1, "training": {**SHORT, "epochs": 1}}
+    shared = {
+        "name": "one_place",
+        "row": "fedbn",
+        "in_one_place": True,
+        "settings": {"exchange": {"batchnorm": "shared_all"}},
+    }
+    alone = {"classes": None, "pooled": True, "exchange": {"personal": "everything", "batchnorm": "local_all"}}
+    together = {"name": "oct_moco_centralised", "row": "oct_moco_fedavg", "settings": alone}
+    fundus, scans = TINY["parts"]["fundus"]["plan"], TINY["parts"]["oct"]["plan"]
+    phases = {"pretrain": short, "train": short}
+    parts = {
+        "fundus": {"plan": {**fundus, "rows": ["singleset", shared]}},
+        "oct": {
+            "plan": {
+                "rows": [*scans["rows"], together, "oct_moco_scaffold"],
+                "experiment": {**scans["experiment"], "phases": phases},
+            }
+        },
+    }
+    out = tmp_path / "out"
+    assert call(out, parts=parts, sites={"site-1": None, "site-2": None})
+    ran = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/results/*/*.json")}
+    assert ran.keys() == {"singleset", "one_place", "oct_alone", "oct_moco_centralised", "oct_moco_scaffold"}
+    assert ran["oct_moco_scaffold"]["sites"].keys() == {"site-1", "site-2"}
+    assert ran["oct_moco_scaffold"]["passes"] == 3  # two views of each image, and its label
+
+
 def test_stopped_by_its_clock_at_each_order_it_ends_with_the_same_figures(whole, tmp_path):
     out, calls = tmp_path / "out", []
     (tmp_path / "cache").symlink_to(whole[0].parent / "cache")
