@@ -23,7 +23,7 @@ from benchmarks.round_jobs import POLL_S, write_flare_job, write_our_job, write_
 
 _SITES = 5
 _ROUNDS = 8
-_MANY, _MANY_ROUNDS, _SMALLER = 16, 4, "resnet18"
+_MANY, _MANY_ROUNDS, _MANY_ENCODER = 16, 4, "resnet18"
 _PASSES = 2
 _TIMEOUT_S = 240.0
 FLOWER = "FEDRETINA_FLOWER_PYTHON"
@@ -77,7 +77,9 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         figures[f"{name}, s of the first round"] = [one.seconds[0] for one in runs]
     cases: dict[str, dict[str, Sequence[float]]] = {f"{sites} sites, rounds after the first": figures}
     if not quick:
-        many = _rounds(write_our_job(scratch / "many", _MANY_ROUNDS, _SMALLER), scratch, _MANY, _MANY_ROUNDS, site_file)
+        many = _rounds(
+            write_our_job(scratch / "many", _MANY_ROUNDS, _MANY_ENCODER), scratch, _MANY, _MANY_ROUNDS, site_file
+        )
         cases[f"{_MANY} sites, ResNet-18, rounds after the first"] = {
             "ours, s a round": many.seconds[1:],
             "ours, CPU s a round, all processes": many.cpu,
@@ -98,8 +100,8 @@ def measure(scratch: Path, quick: bool = False) -> Result:
             "loads what it receives into its network and reads it out again.",
             "A round is timed at the server, from its beginning to the model on disk; the first one holds the start of "
             "the sites' processes as well.",
-            "With 16 sites ours ran alone, once, with a smaller network: 16 processes of a whole ResNet-50 each do not "
-            "fit this machine's memory.",
+            f"With {_MANY} sites ours ran alone, once, {_MANY_ROUNDS} rounds, with a smaller network: {_MANY} "
+            "processes of a whole ResNet-50 each do not fit this machine's memory.",
         ],
     )
 

@@ -52,8 +52,9 @@ def measure(scratch: Path, quick: bool = False) -> Result:
             found = cases.setdefault(f"{sites} sites, {title}", {})
             for figure, seconds in _figures(_rehearsed(ROOT, scratch, sites, rounds, options), sites, rounds).items():
                 found.setdefault(figure, []).extend(seconds)
-            if options and any(found["of it wire, s"]):
-                raise RuntimeError("tensors were sent that were to be handed over.")
+            wire = found["of it wire, s"]
+            if any(wire) if options else not all(wire):
+                raise RuntimeError("tensors went another way than they were to, or FLARE's log tells it otherwise.")
         if beside:
             older += _rounds(_rehearsed(Path(beside).resolve(), scratch, sites, rounds, []), rounds)[1:]
     if older:
@@ -166,5 +167,7 @@ def _split(log: str, rounds: int) -> tuple[float, float, float, float]:
             came = None
     if min(len(downs), len(ups)) < rounds:
         raise RuntimeError("a site's log lacks a round.")
-    fetched = mean(fetches[1:rounds]) if len(fetches) >= rounds else 0.0
+    if 0 < len(fetches) < rounds:
+        raise RuntimeError("a site's log lacks the fetching of a round.")
+    fetched = mean(fetches[1:rounds]) if fetches else 0.0
     return mean(downs[1:rounds]), mean(ups[1:rounds]), mean(works[1:rounds]), fetched

@@ -125,6 +125,8 @@ def test_pre_training_scaffold_and_images_in_one_place_run_too(little_encoders, 
         "settings": {"exchange": {"batchnorm": "shared_all"}},
     }
     alone = {"classes": None, "pooled": True, "exchange": {"personal": "everything", "batchnorm": "local_all"}}
+    own = {"exchange": {"personal": "everything"}, "classes": None}
+    apart = {"name": "oct_alone", "row": "oct_fedavg", "settings": own}
     together = {"name": "oct_moco_centralised", "row": "oct_moco_fedavg", "settings": alone}
     fundus, scans = TINY["parts"]["fundus"]["plan"], TINY["parts"]["oct"]["plan"]
     phases = {"pretrain": short, "train": short}
@@ -132,8 +134,8 @@ def test_pre_training_scaffold_and_images_in_one_place_run_too(little_encoders, 
         "fundus": {"plan": {**fundus, "rows": ["singleset", shared]}},
         "oct": {
             "plan": {
-                "rows": [*scans["rows"], together, "oct_moco_scaffold"],
-                "experiment": {**scans["experiment"], "phases": phases},
+                "rows": [apart, together, "oct_moco_scaffold"],
+                "experiment": {**scans["experiment"], "phases": phases, "classes": ["normal", "drusen", "dme", "cnv"]},
             }
         },
     }

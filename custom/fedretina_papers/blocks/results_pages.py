@@ -151,13 +151,15 @@ def gains(block: Block, case: int = 0, row: str = SHARED, figure: str = _FIGURE)
     like = block.plan.model_copy(
         update={"rows": tuple(one for one in block.plan.rows if one.start == start), "pairs": (), "reference": ""}
     )
-    others = [one.name for one in block.plan.rows if one.role == "alone" and one.start != start]
+    others = [
+        one.name for one in block.plan.rows if one.role == "alone" and one.kind != "majority" and one.start != start
+    ]
     return [_gain(like, others, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
 
 
 def _gain(plan: BlockPlan, others: Sequence[str], runs: Runs, size: Size, row: str, figure: str) -> Gain:
     rows = [one.name for one in plan.rows if one.role == "alone" and one.kind != "majority" and one.name in runs]
-    others = [name for name in others if name in runs and name != "majority"]
+    others = [name for name in others if name in runs]
     means = {name: _by_hospital(runs[name], figure) for name in (*rows, *others, row)}
     control = max(rows, key=lambda name: fmean(means[name].values()))
     (against,) = (one for one in comparisons(plan, runs)[row] if one.figure == figure)
