@@ -22,6 +22,7 @@ from PIL import Image
 from fedretina.cli import main
 from fedretina.exchange.partition import partition
 from fedretina.flare import job_context
+from fedretina.flare.handover import HANDOVER
 from fedretina.networks.build import build_on_meta
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
@@ -208,7 +209,7 @@ def test_the_table_of_attacks_is_what_the_tests_show():
 
 def test_the_settings_page_knows_every_environment_variable():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    named = {SITE_FILE, job_context.STATE_ROOT, job_context.RUN}
+    named = {SITE_FILE, job_context.STATE_ROOT, job_context.RUN, HANDOVER}
     assert set(re.findall(r"^\| `(FEDRETINA_\w+)`", page, re.MULTILINE)) == named
 
 
