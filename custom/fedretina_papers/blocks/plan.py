@@ -221,6 +221,7 @@ class BlockPlan(BaseModel):
         sizes: Training images a hospital, ascending, "all" last; "5%" is of those that it has.
         draws: How often patients are drawn.
         skips: Cases that are run at some sizes only, by name.
+        only: Rows that are run at a size, by the size, where not all are; controls and twins among them.
         without: Grades whose images are left out, such as those that nobody could grade.
         figures: What is measured, the primary figures first.
         primary: How many of these are primary: a row is said to help by them alone.
@@ -250,6 +251,7 @@ class BlockPlan(BaseModel):
     sizes: tuple[Size, ...] = Field(min_length=1)
     draws: int = Field(default=5, ge=1)
     skips: dict[str, tuple[Size, ...]] = {}
+    only: dict[Size, tuple[str, ...]] = {}
     without: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = Field(default=("referable_auc", "kappa", "auc"), min_length=1)
     primary: int = Field(default=2, ge=1)
@@ -307,7 +309,11 @@ class BlockPlan(BaseModel):
                 f"pairs {twice} are tested already, in another pair or against the reference: leave them out, so that "
                 "a difference has one p value."
             )
-        self._require_controls()
+        strange = [f"{size}" for size in self.only if size not in self.sizes]
+        if strange or not set().union(*self.only.values()) <= {*names}:
+            raise ValueError(f"only names rows of the block by some of its sizes {list(self.sizes)}.")
+        for limited in (self, *map(self.at, self.only)):
+            limited._require_controls()
         return self
 
     def _require_controls(self) -> None:
@@ -413,6 +419,11 @@ class BlockPlan(BaseModel):
         trains = row.kind in ("trained", "pooled", "ensemble", "temperature")
         whole = trains and self.experiment_of(row, 1, {}).network.frozen == "nothing"
         return PIXELS if whole or any(self.shown(self.row(name)) == PIXELS for name in row.parts) else row.start
+
+    def at(self, size: Size) -> BlockPlan:
+        """The plan with the rows alone that are run at a size, for its tables."""
+        rows = tuple(row for row in self.rows if row.name in self.only.get(size, (row.name,)))
+        return self.model_copy(update={"rows": rows})
 
     def sizes_of(self, case: BlockCase) -> tuple[Size, ...]:
         """Sizes that a case is run at."""

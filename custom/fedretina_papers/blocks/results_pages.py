@@ -140,8 +140,8 @@ def stored_block(file: Path) -> Block:
         plan, sets = stored_plan(out)
         cases = []
         for case in plan.cases:
-            runs = {size: whole_draws(plan, read_runs(plan, case, size, out)) for size in plan.sizes_of(case)}
-            cases.append((case, {size: kept for size, kept in runs.items() if has_all(plan, kept)}))
+            runs = {size: whole_draws(plan.at(size), read_runs(plan, case, size, out)) for size in plan.sizes_of(case)}
+            cases.append((case, {size: kept for size, kept in runs.items() if has_all(plan.at(size), kept)}))
     return Block(plan, sets, cases)
 
 

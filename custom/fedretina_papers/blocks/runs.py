@@ -99,7 +99,7 @@ class BlockRuns:
 
     def waiting(self, draw: Draw) -> list[BlockRow]:
         """Rows that have not run in a draw, controls before methods."""
-        rows = sorted(self.plan.rows, key=lambda row: ("alone", "pooled", "federated").index(row.role))
+        rows = sorted(self.plan.at(draw.size).rows, key=lambda row: ("alone", "pooled", "federated").index(row.role))
         return [row for row in rows if not self._file(draw, row).exists()]
 
     def runs(self, draw: Draw) -> Iterator[Outcome]:

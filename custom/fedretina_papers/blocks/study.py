@@ -60,7 +60,7 @@ def run_block(
             for size in plan.sizes_of(case)
             for draw in range(plan.draws)
         ]
-        total = len(draws) * len(plan.rows)
+        total = sum(len(plan.at(draw.size).rows) for draw in draws)
         waiting = {draw: rows for draw in draws if (rows := block.waiting(draw))}
         left = sum(map(len, waiting.values()))
         done, missing, began = total - left, dict[str, str](), time.monotonic()
