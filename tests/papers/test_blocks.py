@@ -91,6 +91,29 @@ def test_a_difference_has_one_p_value():
     BlockPlan.read(tiny(reference="singleset", pairs=[["fedavg", "probe"], ["fedavg", "sums_both"]]))
 
 
+def test_rows_that_are_run_at_some_sizes_alone(tmp_path):
+    """A size of few rows has its tables, and the other size all rows; no size is without its controls."""
+    few = ["majority", "probe", "singleset", "fedavg", "pooled"]
+    rows = [row for row in tiny()["rows"] if row["name"] in (*few, "sums_both")]
+    scaffold = {**rows[-2], "name": "scaffold", "title": "SCAFFOLD"}
+    scaffold["settings"] = {**scaffold["settings"], "row": "scaffold"}
+    settings = tiny(rows=[*rows, scaffold], sizes=[16, "all"], only={"all": few})
+    assert run_block(BlockPlan.read(settings), tmp_path, 1, lambda told: None) == {}
+    ran = {one: {file.name for file in (tmp_path / "results" / "like" / one).iterdir()} for one in ("16", "all")}
+    assert ran == {"16": {*few, "sums_both", "scaffold"}, "all": {*few}}
+    write_block_page(tmp_path, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    first, second = page.split("### ")[1:]
+    assert ("| Heads from sums" in first, "| Heads from sums" in second) == (True, False)
+    assert "A correction over the gradient is" in page
+    assert ("correction over gradient" in first, "correction over gradient" in second) == (True, False)
+    assert "Not run yet" not in page
+    assert "\n| all | " in page  # among the leads, since all rows of the size have run
+    for only, said in (({"all": few[1:]}, "rows that stand alone"), ({8: few}, "only names"), ({16: ["x"]}, "only")):
+        with pytest.raises(SettingsError, match=said):
+            BlockPlan.read({**settings, "only": only})
+
+
 def test_a_twin_has_the_same_network_and_passes():
     settings = tiny()
     rows = [
@@ -278,6 +301,7 @@ def f3(folder):
     file.write_text(yaml.safe_dump({"data": {"scheme": "normal_3stages", "phantom_images": 64}}))
     settings = merged(preset("f3"), {**TINY, "sites": {"site-1": None, "site-4": str(file)}, "sizes": ["all"]})
     settings["cases"] = [{"name": "two", "title": "Two", "hospitals": {"site-1": 1, "site-4": 1}}]
+    settings["only"] = {}
     values = [{"setting": "training.learning_rate", "values": [1e-3, 2e-3, 4e-3], "factor": 2, "grows": 0}]
     tuned = {"singleset": values}
     return BlockPlan.read(
@@ -310,7 +334,13 @@ def test_what_is_kept_beside_a_model_is_kept_side_by_side_as_it_is_alone(name, t
     sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
     dealt = {name: one.data for name, one in deal(plan.cases[0], sets, 18, 0).items()}
     assert len({data.counts["train"] for data in dealt.values()}) > 1
-    agrees(trained(experiment, dealt, tmp_path), trained_side_by_side(experiment, dealt))
+    slow, fast = trained(experiment, dealt, tmp_path), trained_side_by_side(experiment, dealt)
+    agrees(slow, fast)
+    if name == "ditto":
+        assert slow.correction is fast.correction is None
+    else:
+        assert slow.correction == pytest.approx(fast.correction, rel=1e-3)
+        assert slow.correction > 0
 
 
 def test_no_stage_outweighs_another_by_its_scale(exits):

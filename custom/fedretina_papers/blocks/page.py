@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedretina.corrections.gradients import RATIO
 from fedretina.errors import StateError
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import read_json
@@ -41,9 +42,10 @@ def write_block_page(out: Path, page: Path) -> None:
         StateError: There is no plan, a record is damaged, or the page cannot be written.
     """
     plan, sets = stored_plan(out)
-    sections = []
+    sections, corrects = [], False
     for case in plan.cases:
         runs = {size: read_runs(plan, case, size, out) for size in plan.sizes_of(case)}
+        corrects |= any(RATIO in one for rows in runs.values() for draws in rows.values() for one in draws.values())
         shown = [_of_size(plan.at(size), size, one) for size, one in runs.items()]
         whole = {size: one for size, one in runs.items() if has_all(plan.at(size), one)}
         sections.append({"title": case.title, "sizes": shown, "lead": lead_table(plan, whole) if whole else []})
@@ -58,6 +60,7 @@ def write_block_page(out: Path, page: Path) -> None:
         left_out=uncounted(plan, sets, plan.cases),
         fewest=MIN_COUNT,
         figures=[TITLES[name] for name in plan.figures],
+        corrects=corrects,
     )
 
 

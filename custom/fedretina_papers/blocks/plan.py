@@ -309,11 +309,16 @@ class BlockPlan(BaseModel):
                 f"pairs {twice} are tested already, in another pair or against the reference: leave them out, so that "
                 "a difference has one p value."
             )
-        strange = [f"{size}" for size in self.only if size not in self.sizes]
-        if strange or not set().union(*self.only.values()) <= {*names}:
+        self._require_controls()
+        return self
+
+    @model_validator(mode="after")
+    def _limits_rows(self) -> Self:
+        named = {name for rows in self.only.values() for name in rows}
+        if not (set(self.only) <= set(self.sizes) and named <= {row.name for row in self.rows}):
             raise ValueError(f"only names rows of the block by some of its sizes {list(self.sizes)}.")
-        for limited in (self, *map(self.at, self.only)):
-            limited._require_controls()
+        for size in self.only:
+            self.at(size)._require_controls()
         return self
 
     def _require_controls(self) -> None:

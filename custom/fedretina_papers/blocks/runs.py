@@ -142,6 +142,8 @@ class BlockRuns:
             "seconds": round(seconds, 1),
             "tuned": change,
         }
+        if ran.correction is not None:
+            record["correction_ratio"] = ran.correction
         write_json(self._file(of, row), record)
         first = self.plan.figures[0]
         known = [one for test in found.sites.values() if (one := test.get(first)) is not None]

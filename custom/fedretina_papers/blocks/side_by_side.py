@@ -100,20 +100,24 @@ class _Variates:
 
     Attributes:
         own: By key of a weight that travels [H, ...].
+        ratios: Of each round that ended |c - c_i| / |raw gradient|, the mean over its steps [H].
     """
 
     def __init__(self, weights: Tensors, keys: Sequence[str], most: float) -> None:
+        self.ratios: list[Tensor] = []
         self.own = {key: torch.zeros_like(weights[key]) for key in keys}
         self._most = most
         self._toward: dict[str, Tensor] = {}
         self._gathered: dict[str, Tensor] = {}
         self._rates = torch.zeros(())
+        self._ratio = torch.zeros(())
+        self._steps = torch.zeros(())
 
     def begin(self, control: Tensors) -> None:
         """Begin a round with the server's c."""
         self._toward = {key: control[key] - own for key, own in self.own.items()}
         self._gathered = {key: torch.zeros_like(own) for key, own in self.own.items()}
-        self._rates = torch.zeros(len(next(iter(self.own.values()))))
+        self._rates, self._ratio, self._steps = torch.zeros(3, len(next(iter(self.own.values()))))
 
     def correct(self, gradients: Tensors, rates: Tensor) -> dict[str, Tensor]:
         """Gather raw gradients and add c - c_i to them, no longer than the guard allows.
@@ -125,6 +129,8 @@ class _Variates:
         raw, toward = (_lengths([found[key] for key in self.own]) for found in (gradients, self._toward))
         scale = torch.where((raw > 0) & (toward > 0), (self._most * raw / toward).clamp(max=1), torch.ones_like(raw))
         self._rates += rates.float()
+        self._ratio += torch.where((raw > 0) & (rates > 0), toward / raw, torch.zeros_like(raw))
+        self._steps += rates > 0
         corrected = dict(gradients)
         for key in self.own:
             shape = (-1, *(1 for _ in gradients[key].shape[1:]))
@@ -139,6 +145,7 @@ class _Variates:
             rates = self._rates.view(-1, *(1 for _ in own.shape[1:]))
             change[key] = torch.where(rates > 0, self._gathered[key] / rates - own, torch.zeros_like(own))
             self.own[key] = own + change[key]
+        self.ratios.append(self._ratio / self._steps.clamp(min=1))
         return change
 
 
@@ -377,7 +384,9 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
                 split: trainer.answers(shared, part, data.split(split)).logits for split in ("val", "test")
             }
     moved = sent * len(hospitals)
-    return Ran(answers, moved, moved)
+    rounds = [one for group in groups if group.model.variates is not None for one in group.model.variates.ratios]
+    ratio = float(torch.cat(rounds).mean()) if rounds else None
+    return Ran(answers, moved, moved, correction=ratio)
 
 
 def _alike(

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedretina.corrections.gradients import RATIO
 from fedretina.errors import StateError
 from fedretina.report.text import NONE, number
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Role, Size
 from fedretina_papers.engine.records import OfRun, Records
-from fedretina_papers.engine.table import Column, Line, bytes_told, passes_told, render, seeds
+from fedretina_papers.engine.table import Column, Line, bytes_told, mean_number, passes_told, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, several, signed
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.statistics.paired_seeds import SeedTest, seed_test, smallest_seen
@@ -181,6 +182,8 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
         Column("draws", f"test.{plan.figures[0]}", show=seeds),
         Column("helps", told=lambda line: _helps(line.row, against)),
     ]
+    if RATIO in records.runs:
+        columns.insert(-2, Column("correction over gradient", OfRun(RATIO), show=mean_number, places=2))
     return render(records, ["row", "who"], lines, columns)
 
 

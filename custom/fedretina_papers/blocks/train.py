@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -20,6 +21,7 @@ from fedretina.aggregation.mixing import Mixer, Round
 from fedretina.aggregation.spool import Spool
 from fedretina.analytic.ridge import RidgeHead
 from fedretina.analytic.sums import Sums, total
+from fedretina.corrections.gradients import RATIO
 from fedretina.data.site_data import SiteData, Split
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import tensors_bytes
@@ -46,12 +48,15 @@ class Ran(NamedTuple):
         up: Bytes that all hospitals sent.
         down: Bytes that were sent to them.
         digest: Of what travels of the last model, as a run's record has it; "" where nothing is mixed.
+        correction: How long what corrects the drift is beside the raw gradient, the mean over rounds and hospitals
+            (`correction_ratio` in a site's curves); None where nothing corrects.
     """
 
     answers: Answers
     up: int
     down: int
     digest: str = ""
+    correction: float | None = None
 
 
 class GivenRows:
@@ -189,6 +194,7 @@ def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: P
     mean = sum(data.counts["train"] for data in hospitals.values()) / len(hospitals)
     kept: dict[str, Snapshot] = {}
     up, down, digest = 0, 0, ""
+    ratios: list[float] = []
     for step in plan:
         shared = {key: state[key] for key in parts.shared}
         if step.task == "train":
@@ -201,6 +207,7 @@ def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: P
                 spool.put(name, update.tensors)
                 scalars[name] = {"theta": update.theta.value, "images": float(update.images)}
                 kept[name] = update.snapshot
+                ratios += [float(update.snapshot.record[RATIO])] if RATIO in update.snapshot.record else []
                 up, down = up + tensors_bytes(update.tensors), down + tensors_bytes(sent)
             with reproducible_torch(experiment.training):
                 mixed, record = mixer.one_for_all(Round(spool, scalars, tuple(trainers), step, state))
@@ -215,7 +222,7 @@ def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: P
         }
         for name, trainer in trainers.items()
     }
-    return Ran(answers, up, down, digest)
+    return Ran(answers, up, down, digest, fmean(ratios) if ratios else None)
 
 
 def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
