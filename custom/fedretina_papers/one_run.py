@@ -92,7 +92,7 @@ def train(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
         return root / run
     sites, start = sites_of(plan, out, seed, plan.trained_on(choice)), begins_with(plan, choice)
     if start is not None:
-        tune_on(experiment, sites, train(plan, start, seed, plan.candidates(start)[0], out), root / run)
+        tune_on(experiment, sites, train(plan, start, seed, change, out), root / run)
     elif choice.in_one_place:
         train_in_one_place(experiment, sites, root / run)
     else:

@@ -156,11 +156,12 @@ def _tune(
     plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Told], None], missing: dict[str, str]
 ) -> dict[str, int]:
     """Number of the candidate that each row runs with."""
+    after = {choice.name: start.name for choice in plan.rows if (start := begins_with(plan, choice)) is not None}
     works = [
         Work(number, plan.tuning_seed, candidate)
         for number, choice in enumerate(plan.rows)
         for candidate in range(len(plan.candidates(choice)))
-        if len(plan.candidates(choice)) > 1
+        if len(plan.candidates(choice)) > 1 and choice.name not in after
     ]
     waiting = [work for work in works if not _tuning(plan, out, work).exists()]
     for told in each_run(plan, out, waiting, jobs, len(works), _tried, missing):
@@ -174,6 +175,8 @@ def _tune(
             aucs = [read_json(path)["validation_auc"] if path.exists() else None for path in tried]
             chosen[choice.name] = best_candidate(aucs)
             tuning[choice.name] = {"grid": list(grid), "validation": aucs, "chosen": grid[chosen[choice.name]]}
+    # A row that fine-tunes what another ends with has the other's candidate.
+    chosen |= {name: chosen[other] for name, other in after.items() if other in chosen}
     write_json(out / "plan.json", plan_record(plan, tuning))
     return chosen
 

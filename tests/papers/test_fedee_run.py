@@ -208,4 +208,8 @@ def test_the_plans_that_come_with_the_package(name):
     plan = BenchmarkPlan.read(preset(name))
     assert plan.reference == "fedee"
     assert plan.splits.kind == "once"
-    assert len(plan.readings) == 22
+    own = {one.of for one in plan.readings}
+    by_itself = {name: plan.experiment_of(plan.choice(name), 1, {}).exchange.personal == "everything" for name in own}
+    for kind, members in {(one.reading, one.members) for one in plan.readings}:
+        read = [by_itself[one.of] for one in plan.readings if (one.reading, one.members) == (kind, members)]
+        assert set(read) == {True, False}  # a reading of rows together has its control, a site alone

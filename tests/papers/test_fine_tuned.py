@@ -46,10 +46,22 @@ def test_only_a_row_with_the_same_run_is_begun_with():
     other_rate = {"name": "other", "row": "fedee_fedap", "settings": {"training": {"learning_rate": 0.001}}}
     assert begun(rows=[TUNED, other_rate]) is None
     grid = [{"training": {"learning_rate": rate}} for rate in (0.01, 0.001)]
-    assert begun(grid=grid) is None
+    assert begun(grid=grid) == "fedee_fedap"
+    assert begun(rows=[{**TUNED, "grid": grid}, "fedee_fedap"]) is None  # a grid of its own
     assert begun(rows=[{**TUNED, "row": "mdt"}, "mdt"]) is None  # its calibrator is fitted after the fine-tuning
     plan = BenchmarkPlan.read(SMALL)
     assert begins_with(plan, plan.choice("fedee_fedap")) is None
+
+
+@pytest.mark.slow
+def test_a_row_that_fine_tunes_has_the_candidate_of_the_row_that_it_begins_with(little_encoder, tmp_path):
+    grid = [{"training": {"learning_rate": rate}} for rate in (1e-6, 0.01)]
+    assert run_benchmark(BenchmarkPlan.read({**SMALL, "grid": grid}), tmp_path, 1, lambda told: None) == {}
+    assert {file.parent.name for file in (tmp_path / "tuning").rglob("*.json")} == {"fedee_fedap"}
+    found = [json.loads((tmp_path / "results" / name / "seed-1.json").read_text()) for name in ("fedee_fedap", "tuned")]
+    chosen = json.loads((tmp_path / "plan.json").read_text())["tuning"]["fedee_fedap"]["chosen"]
+    assert [one["tuned"] for one in found] == [chosen, chosen]
+    assert not list((tmp_path / "runs" / "tuned").rglob("train-*.json"))
 
 
 @pytest.mark.slow
