@@ -10,7 +10,7 @@ from fedretina.report.svg import BLUE, ORANGE, Chart, draw
 from fedretina.report.text import NONE, number
 from fedretina.storage import read_json
 from fedretina_papers.fedee_costs import COSTS
-from fedretina_papers.fedee_energy import energy_lines, seconds_of
+from fedretina_papers.fedee_energy import energy_values, seconds_of
 from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.markdown import NOT_RUN, table
 from fedretina_papers.pictures import Pictures
@@ -20,29 +20,25 @@ CLAIMED = 1.05
 """How much of the backbone's time we allow the exits; FedEE claims the cost of one forward pass, without a figure."""
 
 
-def cost_lines(results: FedeeResults, out: Path, shown: Pictures) -> list[str]:
-    """Everything on costs; says so where nothing was measured."""
+def cost_values(results: FedeeResults, out: Path, shown: Pictures) -> dict[str, Any] | None:
+    """What the page's part on costs names; None where nothing was measured.
+
+    Args:
+        results: What was run.
+        out: The benchmark's folder.
+        shown: Takes the pictures.
+    """
     path = out / "costs" / COSTS
     if not path.exists():
-        return ["## Tables 4 and 12, Figures 2 and 10: costs", "", f"{NOT_RUN.capitalize()}.", ""]
+        return None
     found = read_json(path)
-    shape = " x ".join(str(one) for one in found["shape"])
-    return [
-        "## Table 4 and Figure 2: what an answer and a training step cost",
-        "",
-        *shown.show("costs", cost_chart(found)),
-        *cost_table(results, found),
-        f"{found['encoder']}, samples of {shape}, batches of {found['batch_size']}. Parameters and multiply-adds are "
-        "counted, of one sample; the paper's are for a batch whose size it does not tell, and of its own network. "
-        "Times and memory are measured on the CPU after the runs, each method in turn with the backbone, so that what "
-        f"else the machine did falls on both. A ratio is that of two times in the same turn: the median of "
-        f"{found['repeats']} turns, quartiles in brackets; milliseconds are the backbone's, times the ratio. "
-        "Memory is what network and step take at their highest, over what the "
-        "process held before. A deep ensemble trains one network after the other, each like the backbone.",
-        "",
-        *claim_words(found),
-        *energy_lines(results, found, shown),
-    ]
+    return {
+        "measured": found,
+        "chart": shown.show("costs", cost_chart(found)),
+        "table": cost_table(results, found),
+        "claim": claim_words(found),
+        "energy": energy_values(results, found, shown),
+    }
 
 
 def cost_table(results: FedeeResults, costs: Mapping[str, Any]) -> list[str]:
@@ -76,21 +72,20 @@ def cost_table(results: FedeeResults, costs: Mapping[str, Any]) -> list[str]:
     return table(head, rows)
 
 
-def claim_words(costs: Mapping[str, Any]) -> list[str]:
-    """Whether the exits answer within 1.05 of the backbone's time, as measured."""
+def claim_words(costs: Mapping[str, Any]) -> str:
+    """Whether the exits answer within 1.05 of the backbone's time, as measured; "" without a row that has them."""
     one = costs["methods"].get("FedEE")
     if one is None:
-        return []
+        return ""
     ratio, ours = one["inference_ratio"], costs["methods"]["Backbone"]
     added = one["multiply_adds"] / ours["multiply_adds"]
     held = "holds" if ratio["median"] <= CLAIMED else "does not hold"
     between = "" if ratio["low"] > CLAIMED or ratio["high"] <= CLAIMED else "; its quartiles lie on both sides of it"
-    return [
+    return (
         f"That exits answer within {CLAIMED} of the backbone's time {held} here: the median ratio is "
         f"{number(ratio['median'], 3)} ({number(ratio['low'], 3)} to {number(ratio['high'], 3)}){between}. They add "
-        f"{number(100 * (added - 1), 2)} % to its multiply-adds.",
-        "",
-    ]
+        f"{number(100 * (added - 1), 2)} % to its multiply-adds."
+    )
 
 
 def cost_chart(costs: Mapping[str, Any]) -> Chart | None:

@@ -39,8 +39,8 @@ class MethodEnergy(NamedTuple):
     run: Footprint
 
 
-def energy_lines(results: FedeeResults, costs: Mapping[str, Any], shown: Pictures) -> list[str]:
-    """Table 12 and Figure 10 with what they assume.
+def energy_values(results: FedeeResults, costs: Mapping[str, Any], shown: Pictures) -> dict[str, Any]:
+    """What the page's Table 12 and Figure 10 name, with what they assume.
 
     Args:
         results: What was run.
@@ -48,15 +48,15 @@ def energy_lines(results: FedeeResults, costs: Mapping[str, Any], shown: Picture
         shown: Takes the pictures.
     """
     energies = energy_of(results, costs)
-    return [
-        "## Table 12 and Figure 10: energy and CO2 equivalents of training",
-        "",
-        *energy_table(results, energies),
-        *_assumed(results, costs),
-        *shown.show("traffic", traffic_chart(energies)),
-        *shown.show("computation", computation_chart(energies)),
-        *shown.show("emission", emission_chart(energies)),
-    ]
+    names = set(published_fedee().rows["FedAvg"].values()) & set(results.benchmark.runs)
+    charts = {"traffic": traffic_chart, "computation": computation_chart, "emission": emission_chart}
+    return {
+        "table": energy_table(results, energies),
+        "settings": EnergySettings.model_validate(results.benchmark.plan.get("energy") or {}),
+        "metered": any(one.get("power") for one in costs["methods"].values()),
+        "moving": end_words(run for name in names for run in results.benchmark.runs[name].values()),
+        "charts": [shown.show(name, chart(energies)) for name, chart in charts.items()],
+    }
 
 
 def energy_of(results: FedeeResults, stored: Mapping[str, Any]) -> dict[str, MethodEnergy]:
@@ -160,25 +160,3 @@ def _by_round(name: str, energies: Mapping[str, MethodEnergy], each: Any, label:
     ]
     bold = [one._replace(bold=one.label == "FedEE") for one in series]
     return line_chart(name, bold, "round", label)
-
-
-def _assumed(results: FedeeResults, costs: Mapping[str, Any]) -> list[str]:
-    settings = EnergySettings.model_validate(results.benchmark.plan.get("energy") or {})
-    metered = any(one.get("power") for one in costs["methods"].values())
-    power = (
-        "Power is that of the machine's meters while it trained, all parts that have one."
-        if metered
-        else f"**An estimate**: the machine has no meter that can be read, so that {settings.watts:g} W are assumed."
-    )
-    grid = settings.grid
-    names = set(published_fedee().rows["FedAvg"].values()) & set(results.benchmark.runs)
-    end = end_words(run for name in names for run in results.benchmark.runs[name].values())
-    moving = f" What moves is counted {end}." if end else ""
-    return [
-        f"{power} Energy of a round is power times the time of its training steps over all sites (Equation 9), and for "
-        f"what moves {grid.router_w:g} W of a router and {grid.idle_w:g} W of a machine that waits, at "
-        f"{grid.up_mbit_s:g} Mbit/s up and {grid.down_mbit_s:g} down (Equation 10): assumptions of ours, as the paper "
-        f"prints none. {grid.co2e_g_per_kwh:g} g a kWh, which all rows of its table imply, and a power usage "
-        f"effectiveness of {grid.pue:g} (Equation 11). Time to load samples and to validate is not in it.{moving}",
-        "",
-    ]

@@ -12,7 +12,7 @@ from fedretina_papers.compared import STATISTICS
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import PLAIN, Records
 from fedretina_papers.engine.tested import mean_tests
-from fedretina_papers.fedee_cost_page import cost_lines
+from fedretina_papers.fedee_cost_page import cost_values
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, store_fedee_figures
 from fedretina_papers.fedee_results import LESS_IS_BETTER, FedeeResults, fedee_results
 from fedretina_papers.out_of_distribution_table import out_of_distribution
@@ -78,7 +78,7 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
         sets=tables.sets_table(results),
         alpha=float(results.figures["asked"]["alpha"]),
         calibration=tables.calibration_table(results),
-        costs=cost_lines(results, out, shown),
+        costs=cost_values(results, out, shown),
         tuning=tuning,
         apart=apart,
         table11=tables.personal_table(results),
