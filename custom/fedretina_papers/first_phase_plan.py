@@ -35,6 +35,7 @@ class EncoderChoice(BaseModel):
             with their images in one place.
         settings: Of its pre-training, laid over the plan's.
         enough: Rounds after which no call goes on with it; the plan's where None.
+        seed: Of its pre-training; the plan's where None.
     """
 
     model_config = _STRICT
@@ -43,6 +44,7 @@ class EncoderChoice(BaseModel):
     who: Literal["alone", "sites", "pooled"]
     settings: dict[str, Any] = {}
     enough: int | None = Field(default=None, ge=1)
+    seed: int | None = Field(default=None, ge=0)
 
 
 class FirstPhasePlan(BaseModel):
@@ -104,13 +106,13 @@ class FirstPhasePlan(BaseModel):
             SettingsError: They cannot be used.
         """
         base = {**_PRETRAINED, "network": {**_START, "contrast": {"layout": "moco_v2"}}}
-        asked = merged(
-            merged(merged(base, self.pretrain), encoder.settings), self._named(f"{self.name}_{encoder.name}")
-        )
+        named = {
+            "name": f"{self.name}_{encoder.name}",
+            "seed": self.seed if encoder.seed is None else encoder.seed,
+            "phantom_images": self.phantom_images,
+        }
+        asked = merged(merged(merged(base, self.pretrain), encoder.settings), named)
         if encoder.who != "sites":
             asked = {**asked, "exchange": {"personal": "everything"}, "pooled": encoder.who == "pooled"}
         phases = [{"name": "pretrain", **phase, "rounds": self.rounds} for phase in asked.get("phases", [{}])]
         return Experiment.resolve({**asked, "phases": phases})
-
-    def _named(self, name: str) -> dict[str, Any]:
-        return {"name": name, "seed": self.seed, "phantom_images": self.phantom_images}

@@ -22,8 +22,9 @@ from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
 from fedretina_papers import one_place
+from fedretina_papers.blocks.figures import Said
 from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
-from fedretina_papers.blocks.joined import joined
+from fedretina_papers.blocks.joined import at_even_grades, joined
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import PIXELS, BlockCase, BlockPlan
 from fedretina_papers.blocks.results_pages import BLOCKS
@@ -95,7 +96,7 @@ def test_rows_that_are_run_at_some_sizes_alone(tmp_path):
     """A size of few rows has its tables, and the other size all rows; no size is without its controls."""
     few = ["majority", "probe", "singleset", "fedavg", "pooled"]
     rows = [row for row in tiny()["rows"] if row["name"] in (*few, "sums_both")]
-    scaffold = {**rows[-2], "name": "scaffold", "title": "SCAFFOLD"}
+    scaffold = {**next(row for row in rows if row["name"] == "fedavg"), "name": "scaffold", "title": "SCAFFOLD"}
     scaffold["settings"] = {**scaffold["settings"], "row": "scaffold"}
     settings = tiny(rows=[*rows, scaffold], sizes=[16, "all"], only={"all": few})
     assert run_block(BlockPlan.read(settings), tmp_path, 1, lambda told: None) == {}
@@ -393,6 +394,20 @@ def test_a_row_helps_only_where_it_beats_every_row_alone():
     assert behind.p == 1
     with pytest.raises(StateError, match="singleset"):
         figure_table(plan, runs(majority=0.5, probe=0.7, pooled=0.9, fedavg=0.8))
+
+
+def test_rare_grades_weigh_as_much_as_common_ones_where_grades_are_even(exits):
+    """By Bayes: of a model that is right about a hospital's mix of grades, what is right about an even mix."""
+    _, _, dealt, _ = exits
+    data = dealt["site-1"]
+    counts = np.bincount(data.split("train").labels.numpy(), minlength=data.scheme.num_classes) + 1
+    assert counts.max() > 2 * counts.min()
+    likelihood = np.random.default_rng(0).uniform(0.1, 1, (6, len(counts)))
+    odds = likelihood * counts
+    odds /= odds.sum(1, keepdims=True)
+    found = at_even_grades(Experiment.resolve({"row": "singleset"}), Said(odds, 1 - odds.max(1), odds), data)
+    assert found.probabilities == pytest.approx(likelihood / likelihood.sum(1, keepdims=True))
+    assert found.probabilities.argmax(1).tolist() != odds.argmax(1).tolist()
 
 
 def test_what_is_joined_is_the_mean_of_the_heads_each_at_the_temperature_of_all_hospitals():

@@ -1,4 +1,4 @@
-"""Answers made of others: the mean of several models, and what one temperature makes of a model's."""
+"""Answers made of others: the mean of several models, and what one temperature or even grades make of a model's."""
 
 from __future__ import annotations
 
@@ -71,6 +71,21 @@ def at_own_temperature(experiment: Experiment, said: Said, validation: Said, dat
     value = fit_temperature(validation.probabilities, labels).value
     odds = tempered(said.probabilities, value)
     return read(experiment, torch.from_numpy(_logs(odds)))
+
+
+def at_even_grades(experiment: Experiment, said: Said, data: SiteData) -> Said:
+    """A hospital's answers as if all grades were equally common at it (Menon et al., ICLR 2021, Eq. 10, tau 1).
+
+    Each probability is divided by how common its grade is among the hospital's training images, each grade counted once
+    more than it is there, so that a grade without images has a share.
+
+    Args:
+        experiment: The row's settings, by which answers are read.
+        said: Of the test images.
+        data: The hospital's.
+    """
+    counts = np.bincount(data.split("train").labels.numpy(), minlength=data.scheme.num_classes) + 1
+    return read(experiment, torch.from_numpy(_logs(said.probabilities) - np.log(counts / counts.sum())))
 
 
 def _logs(odds: NDArray[np.float64]) -> NDArray[np.float64]:

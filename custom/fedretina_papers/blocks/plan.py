@@ -19,7 +19,7 @@ from fedretina_papers.choices import NAME, passes, require_one_place
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 Role = Literal["alone", "federated", "pooled"]
-Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature", "mean", "joined"]
+Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature", "even", "mean", "joined"]
 Size = int | Literal["all"] | Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]?%$")]
 """So many images, all, or so many of a hundred of those that a hospital has."""
 Figure = Literal[
@@ -140,10 +140,12 @@ class BlockRow(BaseModel):
         kind: "majority" answers how common each grade is; "sums" is a head from sums (own, federated or the mean of
             both); "trained" is a row of the product in its rounds; "pooled" trains the very same network on all images
             in one place, its parts that travel being one, its parts that stay one a hospital. "ensemble" joins runs of
-            `row` `of` with several seeds, "temperature" is `of` with one temperature a hospital, "mean" is the mean of
-            the probabilities of its `parts`, "joined" the mean of their logarithms, normalised, each part at one
-            temperature for all hospitals that is fitted on all their validation images; of one part, that part cooled.
-        of: The row whose settings an "ensemble" or a "temperature" takes, or whose network and passes "pooled" takes.
+            `row` `of` with several seeds, "temperature" is `of` with one temperature a hospital, "even" is `of` as if
+            all grades were equally common at the hospital, "mean" is the mean of the probabilities of its `parts`,
+            "joined" the mean of their logarithms, normalised, each part at one temperature for all hospitals that is
+            fitted on all their validation images; of one part, that part cooled.
+        of: The row whose settings an "ensemble", a "temperature" or an "even" takes, or whose network and passes
+            "pooled" takes.
         twin: Of a federated row that trains, the row alone with the very same network and number of passes with labels;
             the encoder before them may have been pre-trained otherwise, or not.
         settings: Laid over the plan's.
@@ -280,7 +282,7 @@ class BlockPlan(BaseModel):
         if self.primary > len(self.figures):
             raise ValueError("there are fewer figures than primary ones.")
         for row in self.rows:
-            needs = row.kind in ("ensemble", "temperature", "pooled")
+            needs = row.kind in ("ensemble", "temperature", "even", "pooled")
             if needs != bool(row.of) or (row.of and (row.of not in names or self.row(row.of).kind != "trained")):
                 raise ValueError(f"row {row.name!r} is {row.kind!r}: 'of' names a trained row for those that need one.")
             joins = [self.row(name).kind if name in names else "" for name in row.parts]
@@ -421,7 +423,7 @@ class BlockPlan(BaseModel):
 
     def shown(self, row: BlockRow) -> str:
         """What a row sees images through: the name of its frozen encoder, or `PIXELS` where it trains all."""
-        trains = row.kind in ("trained", "pooled", "ensemble", "temperature")
+        trains = row.kind in ("trained", "pooled", "ensemble", "temperature", "even")
         whole = trains and self.experiment_of(row, 1, {}).network.frozen == "nothing"
         return PIXELS if whole or any(self.shown(self.row(name)) == PIXELS for name in row.parts) else row.start
 

@@ -33,7 +33,7 @@ from fedretina_papers.blocks.hospitals import (
     with_stages,
     without_exits,
 )
-from fedretina_papers.blocks.joined import at_own_temperature, joined
+from fedretina_papers.blocks.joined import at_even_grades, at_own_temperature, joined
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, BlockPlan, BlockRow, Size, Tuned
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.train import Ran, pooled, summed, trained
@@ -182,6 +182,8 @@ class BlockRuns:
                 )
                 for name, one in said.items()
             }
+        if row.kind == "even":
+            said = {name: at_even_grades(experiment, one, hospitals[name].data) for name, one in said.items()}
         return said, ran, round(passes(experiment))
 
     def _ran(self, row: BlockRow, experiment: Experiment, hospitals: Mapping[str, Hospital]) -> Ran:
@@ -199,7 +201,7 @@ class BlockRuns:
         same = len(known) == len(hospitals) and all(one is hospitals.get(name) for name, one in known.items())
         if not same or asked != experiment:
             ran = self._trained(experiment, data)
-            self._last = experiment, hospitals, ran  # a temperature reads its row's run
+            self._last = experiment, hospitals, ran  # a temperature or even grades read their row's run
         return ran
 
     def _trained(self, experiment: Experiment, data: Mapping[str, SiteData]) -> Ran:
