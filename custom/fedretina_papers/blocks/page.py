@@ -16,6 +16,7 @@ from fedretina_papers.blocks.tables import (
     Runs,
     figure_table,
     has_all,
+    images_held,
     lead_table,
     left_out,
     pair_table,
@@ -107,6 +108,8 @@ def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
     if not runs:
         return {"title": told, "why": "Nothing has run yet.", "table": [], "tests": [], "missing": ""}
     whole = whole_draws(plan, runs)
+    fewest, usual, most = images_held(runs)
+    held = "" if isinstance(size, int) else f" A hospital has {usual} (median; {fewest} to {most})."
     try:
         table, tests = figure_table(plan, whole or runs), test_table(plan, whole or runs)
         against, paired = reference_table(plan, whole or runs), pair_table(plan, whole or runs)
@@ -120,6 +123,7 @@ def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
     return {
         "title": told,
         "why": "",
+        "held": held,
         "table": table,
         "tests": tests,
         "against": against,

@@ -19,7 +19,16 @@ from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
 from fedretina_papers.blocks.page import read_runs, stored_plan, uncounted
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
-from fedretina_papers.blocks.tables import Against, Runs, comparisons, has_all, lead_table, usual_passes, whole_draws
+from fedretina_papers.blocks.tables import (
+    Against,
+    Runs,
+    comparisons,
+    has_all,
+    images_held,
+    lead_table,
+    usual_passes,
+    whole_draws,
+)
 from fedretina_papers.engine.page import page, write_page
 from fedretina_papers.engine.table import bytes_told, passes_told
 from fedretina_papers.markdown import between
@@ -91,7 +100,7 @@ class Gain(NamedTuple):
 
     Attributes:
         size: Images a hospital.
-        images: Fewest and most training images of a hospital.
+        images: Fewest training images of a hospital, the median, and most.
         ways: Rows alone on the same encoder that the best of is taken, by the mean of the hospitals.
         alone: Its mean.
         together: Mean of the row together.
@@ -110,7 +119,7 @@ class Gain(NamedTuple):
     """
 
     size: Size
-    images: tuple[int, int]
+    images: tuple[int, int, int]
     ways: int
     alone: float
     together: float
@@ -168,13 +177,12 @@ def _gain(plan: BlockPlan, others: Sequence[str], runs: Runs, size: Size, row: s
     leads = _leads(together, [means[name] for name in rows])
     usual = usual_passes(plan, runs)
     (trained, _), (apart, sent) = (_costs(list(runs[name].values()), usual) for name in (control, row))
-    counts = [one["images"]["train"] for record in runs[row].values() for one in record["sites"].values()]
     sets: dict[str, list[str]] = {}
     for name in alone:
         sets.setdefault(name.rsplit("-", 1)[0], []).append(name)
     return Gain(
         size,
-        (min(counts), max(counts)),
+        images_held(runs),
         len(rows),
         fmean(alone.values()),
         fmean(together.values()),
@@ -258,7 +266,12 @@ class Shown(NamedTuple):
 
 def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[str], places: int = 2) -> Shown:
     case, sizes = block.cases[at]
-    heads = [f"n = {size}" if isinstance(size, int) else size.replace("%", " % of the labels") for size in sizes]
+    heads = [
+        f"n = {size}"
+        if isinstance(size, int)
+        else f"{size.replace('%', ' % of the labels')}, median {images_held(runs)[1]}"
+        for size, runs in sizes.items()
+    ]
     rows, usual = [], min(usual_passes(block.plan, runs) for runs in sizes.values())
     for row, title in titles.items():
         cells = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +70,13 @@ def whole_draws(plan: BlockPlan, runs: Runs) -> Runs:
     whole = set.intersection(*(set(runs.get(name, {})) for name in controls))
     kept = {name: {draw: one for draw, one in each.items() if draw in whole} for name, each in runs.items()}
     return {name: each for name, each in kept.items() if each}
+
+
+def images_held(runs: Runs) -> tuple[int, int, int]:
+    """Fewest training images of a hospital over all draws, the median, and most."""
+    records = next(iter(runs.values())).values()
+    counts = [one["images"]["train"] for record in records for one in record["sites"].values()]
+    return min(counts), round(median(counts)), max(counts)
 
 
 def has_all(plan: BlockPlan, runs: Runs) -> bool:
