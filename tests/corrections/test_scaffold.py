@@ -5,6 +5,7 @@ import torch
 from quadratics import Line, context, local, sent_by, server, vector
 
 from fedretina.corrections.correction import build_correction
+from fedretina.corrections.gradients import RATIO, CorrectionSize
 from fedretina.corrections.scaffold import Scaffold
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import CONTROL
@@ -135,6 +136,14 @@ def test_a_correction_that_dwarfs_the_gradient_is_shortened():
     assert outcome.figures["correction_ratio"] == pytest.approx(100)
     still, _ = local(scaffold(max_ratio=2.0), received, [vector(0, 0)], 1.0, control)
     assert torch.isfinite(still.w).all()
+
+
+def test_one_step_without_a_gradient_to_speak_of_is_not_what_a_round_is_told_by():
+    size = CorrectionSize()
+    for gradient in (2.0, 1e-9, 0.0):
+        size.note(torch.tensor(1.0), torch.tensor(gradient))
+    assert size.figures() == {RATIO: pytest.approx(1.5)}
+    assert CorrectionSize().figures() == {RATIO: 0.0}
 
 
 def test_a_personal_parameter_is_never_touched():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedretina.corrections.correction import Rates
 
 RATIO = "correction_ratio"
-"""Figure of a round: |correction| / |raw gradient|, the mean over its steps; it stays in the site's own history."""
+"""Figure of a round: sum of |correction| / sum of |raw gradient| over its steps; it stays in the site's own history."""
 
 
 def raw_gradients(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
@@ -55,24 +55,25 @@ class CorrectionSize:
     """How large a correction is beside the raw gradient, over a round.
 
     A correction of which nothing is left beside the gradient does nothing, and one of many times its length diverges:
-    both show in a curve, and in no accuracy. The sum is kept on the device, so that no step waits for it.
+    both show in a curve, and in no accuracy. Lengths are summed over the steps before they are divided: where a few
+    images are learned by heart a step's gradient all but vanishes, and the mean of the steps' ratios would be that
+    step's. The sums are kept on the device, so that no step waits for them.
     """
 
     def __init__(self) -> None:
-        self._sum: Tensor | None = None
-        self._steps = 0
+        self._sums: tuple[Tensor, Tensor] | None = None
 
     def note(self, correction: Tensor, gradient: Tensor) -> None:
         """Add a step.
 
         Args:
             correction: Length of what is added to the gradient, a scalar.
-            gradient: Length of the raw gradient; where it is 0 the step is noted as 0.
+            gradient: Length of the raw gradient.
         """
-        ratio = torch.where(gradient > 0, correction / gradient, torch.zeros_like(gradient))
-        self._sum = ratio if self._sum is None else self._sum + ratio
-        self._steps += 1
+        before = (torch.zeros_like(gradient), torch.zeros_like(gradient)) if self._sums is None else self._sums
+        self._sums = before[0] + correction, before[1] + gradient
 
     def figures(self) -> dict[str, float]:
-        """The mean over the round's steps, as a figure of `Outcome`; 0 where there was none."""
-        return {RATIO: 0.0 if self._sum is None else float(self._sum) / self._steps}
+        """The ratio over the round's steps, as a figure of `Outcome`; 0 where there was no gradient."""
+        corrections, gradients = (0.0, 0.0) if self._sums is None else map(float, self._sums)
+        return {RATIO: corrections / gradients if gradients > 0 else 0.0}

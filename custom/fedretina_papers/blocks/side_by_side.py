@@ -10,6 +10,7 @@ rounding, not in its bits (tests/papers/test_blocks.py compares the two).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ class _Variates:
 
     Attributes:
         own: By key of a weight that travels [H, ...].
-        ratios: Of each round that ended |c - c_i| / |raw gradient|, the mean over its steps [H].
+        ratios: Of each round that ended the sum of |c - c_i| over its steps, over that of |raw gradient| [H].
     """
 
     def __init__(self, weights: Tensors, keys: Sequence[str], most: float) -> None:
@@ -110,14 +111,14 @@ class _Variates:
         self._toward: dict[str, Tensor] = {}
         self._gathered: dict[str, Tensor] = {}
         self._rates = torch.zeros(())
-        self._ratio = torch.zeros(())
-        self._steps = torch.zeros(())
+        self._sums = torch.zeros(())
 
     def begin(self, control: Tensors) -> None:
         """Begin a round with the server's c."""
         self._toward = {key: control[key] - own for key, own in self.own.items()}
         self._gathered = {key: torch.zeros_like(own) for key, own in self.own.items()}
-        self._rates, self._ratio, self._steps = torch.zeros(3, len(next(iter(self.own.values()))))
+        hospitals = len(next(iter(self.own.values())))
+        self._rates, self._sums = torch.zeros(hospitals), torch.zeros(2, hospitals)
 
     def correct(self, gradients: Tensors, rates: Tensor) -> dict[str, Tensor]:
         """Gather raw gradients and add c - c_i to them, no longer than the guard allows.
@@ -129,8 +130,7 @@ class _Variates:
         raw, toward = (_lengths([found[key] for key in self.own]) for found in (gradients, self._toward))
         scale = torch.where((raw > 0) & (toward > 0), (self._most * raw / toward).clamp(max=1), torch.ones_like(raw))
         self._rates += rates.float()
-        self._ratio += torch.where((raw > 0) & (rates > 0), toward / raw, torch.zeros_like(raw))
-        self._steps += rates > 0
+        self._sums += torch.stack([toward, raw]) * (rates > 0)
         corrected = dict(gradients)
         for key in self.own:
             shape = (-1, *(1 for _ in gradients[key].shape[1:]))
@@ -145,7 +145,8 @@ class _Variates:
             rates = self._rates.view(-1, *(1 for _ in own.shape[1:]))
             change[key] = torch.where(rates > 0, self._gathered[key] / rates - own, torch.zeros_like(own))
             self.own[key] = own + change[key]
-        self.ratios.append(self._ratio / self._steps.clamp(min=1))
+        toward, raw = self._sums
+        self.ratios.append(torch.where(raw > 0, toward / raw, torch.zeros_like(raw)))
         return change
 
 
@@ -385,7 +386,7 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
             }
     moved = sent * len(hospitals)
     rounds = [one for group in groups if group.model.variates is not None for one in group.model.variates.ratios]
-    ratio = float(torch.cat(rounds).mean()) if rounds else None
+    ratio = median(torch.cat(rounds).tolist()) if rounds else None
     return Ran(answers, moved, moved, correction=ratio)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -48,8 +48,8 @@ class Ran(NamedTuple):
         up: Bytes that all hospitals sent.
         down: Bytes that were sent to them.
         digest: Of what travels of the last model, as a run's record has it; "" where nothing is mixed.
-        correction: How long what corrects the drift is beside the raw gradient, the mean over rounds and hospitals
-            (`correction_ratio` in a site's curves); None where nothing corrects.
+        correction: How long what corrects the drift is beside the raw gradient (`correction_ratio` in a site's
+            curves), the median of rounds and hospitals; None where nothing corrects.
     """
 
     answers: Answers
@@ -222,7 +222,7 @@ def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: P
         }
         for name, trainer in trainers.items()
     }
-    return Ran(answers, up, down, digest, fmean(ratios) if ratios else None)
+    return Ran(answers, up, down, digest, median(ratios) if ratios else None)
 
 
 def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
