@@ -36,7 +36,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def target(figure: str, bound: str, value: float) -> dict[str, Any]:
-    """What a figure's median must be in every case.
+    """What a figure's median must be in every case that has it.
 
     Args:
         figure: Name of the figure.
@@ -50,7 +50,7 @@ def result(
     title: str,
     compared: str,
     cases: Mapping[str, Mapping[str, Sequence[float]]],
-    goal: dict[str, Any] | None,
+    goals: Sequence[Mapping[str, Any]],
     settings: Mapping[str, Any],
     notes: Sequence[str] = (),
 ) -> Result:
@@ -61,7 +61,7 @@ def result(
         compared: Sentence that says what is compared with what.
         cases: Repeats by case and figure; a figure's name ends with its unit. One without repeats is left out: what it
             counts was over before it was looked at.
-        goal: The target, or None where none was set.
+        goals: The targets; none where none was set.
         settings: Plain values that the figures depend on.
         notes: Sentences that a reader needs beside the figures.
     """
@@ -71,7 +71,7 @@ def result(
     return {
         "title": title,
         "compared": compared,
-        "target": goal,
+        "targets": [dict(one) for one in goals],
         "settings": dict(settings),
         "notes": list(notes),
         "cases": figures,

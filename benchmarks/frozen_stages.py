@@ -47,7 +47,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "`LocalTrainer.train`, one epoch of FedAvg with its head, with the cache, without it (the frozen stages run "
         "anew for every batch) and with nothing frozen. Rounds are taken in turn; a ratio belongs to one turn.",
         cases,
-        None,
+        [],
         {
             "torch threads": _THREADS,
             "batch size": _BATCH,

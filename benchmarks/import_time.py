@@ -24,6 +24,6 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "Import",
         "Seconds that `import fedretina` takes in a process that has just started.",
         {"import fedretina": {"import, s": imported}},
-        target("import, s", "under", _TARGET_S),
+        [target("import, s", "under", _TARGET_S)],
         {"torch threads": 1},
     )

@@ -52,7 +52,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "copies of the weights, against a bare PyTorch loop on the same uint8 tensors in memory: same network, loss, "
         "batch size, SGD, memory layout and augmentation. Pairs are taken in turn; a ratio belongs to one pair.",
         cases,
-        target("ours / bare loop", "at least", _TARGET),
+        [target("ours / bare loop", "at least", _TARGET)],
         {
             "torch threads": _THREADS,
             "batch size": _BATCH,

@@ -86,7 +86,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "and send back what came. Nobody trains.",
         {
             f"{sites} sites": {
-                _RATIO: [(cost.peak + cost.relay_peak) / (few.peak + few.relay_peak)],
+                _RATIO: [(cost.peak + cost.relay_peak) / (few.peak + few.relay_peak)] if cost is not few else [],
                 PEAK: [cost.peak],
                 "of it before the first round, MB": [cost.begun] if cost.begun else [],
                 RELAY_PEAK: [cost.relay_peak],
@@ -98,7 +98,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
             }
             for sites, cost in found.items()
         },
-        target(_RATIO, "at most", _TARGET),
+        [target(_RATIO, "at most", _TARGET)],
         {"rounds": rounds, "network": encoder, "poll interval, s": POLL_S, "torch threads": 1},
         [
             "Rounds after the first, from the order to the model on disk. Server and sites share this machine's cores, "

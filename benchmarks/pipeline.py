@@ -63,7 +63,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "time, both in one process; the target is theirs. Ours with flip and rotation on top, which MONAI's side "
         "then lacks, stands beside it.",
         cases,
-        target("ours / MONAI", "at least", _TARGET),
+        [target("ours / MONAI", "at least", _TARGET)],
         {**settings_used, "data": kind},
         ["The cache is built once before and is not timed; files and cache lie in the page cache for both."],
     )

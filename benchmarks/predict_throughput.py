@@ -52,7 +52,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "the run's model and by the exported one; and, of pixels that are ready, the exported program in onnxruntime "
         "(gate within), and the bare network in PyTorch (no gate, no referral).",
         {f"EfficientNet-Lite0, {size} px, batches of {_BATCH}": figures},
-        None,
+        [],
         {"torch threads": 1, "onnxruntime threads": 1, "photographs": len(files), "side of the files, px": 2 * size},
         ["Files are decoded by as many threads as there are cores, up to 8; all else runs on one."],
     )

@@ -15,7 +15,7 @@ _HEAD = """# Benchmarks
 
 Written by `make benchmark` from the figures in `benchmarks/results/`; do not edit. What each measures and how to run
 one alone: [benchmarks/README.md](../benchmarks/README.md). A target is judged by the median of the repeats, in every
-case that was measured.
+case that has its figure.
 """
 
 
@@ -47,19 +47,26 @@ def section(found: Result) -> list[str]:
 
 
 def verdict(found: Result) -> str:
-    """Say what the target was and whether every case meets it."""
-    goal = found["target"]
-    if goal is None:
+    """Say what the targets were and whether every case meets them."""
+    if not found["targets"]:
         return "No target was set; the figures stand side by side."
-    medians = {case: figures[goal["figure"]]["median"] for case, figures in found["cases"].items()}
+    return " ".join(_judged(goal, found["cases"]) for goal in found["targets"])
+
+
+def _judged(goal: Mapping[str, Any], cases: Mapping[str, Mapping[str, Any]]) -> str:
+    medians = {case: figures[goal["figure"]]["median"] for case, figures in cases.items() if goal["figure"] in figures}
     holds = _HOLDS[goal["bound"]]
     missed = {case: median for case, median in medians.items() if not holds(median, goal["value"])}
     said = f"Target: {goal['figure']} {goal['bound']} {number(goal['value'])}."
+    if not medians:
+        return f"{said} **Not measured** here."
     if not missed:
         found_text = ", ".join(f"{number(median)} ({case})" for case, median in medians.items())
         return f"{said} **Met**: {found_text}."
     missed_text = ", ".join(f"{number(median)} ({case})" for case, median in missed.items())
-    return f"{said} **Missed** in {len(missed)} of {len(medians)} cases: {missed_text}."
+    met = [f"{number(median)} ({case})" for case, median in medians.items() if case not in missed]
+    also = f"; met: {', '.join(met)}" if met else ""
+    return f"{said} **Missed** in {len(missed)} of {len(medians)} cases: {missed_text}{also}."
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:

@@ -13,12 +13,13 @@ from datetime import datetime
 from pathlib import Path
 from statistics import mean, median
 
-from benchmarks.common import BESIDE, ROOT, Result, commit_of, result
+from benchmarks.common import BESIDE, ROOT, Result, commit_of, result, target
 from benchmarks.processes import end_tree
 from benchmarks.round_jobs import POLL_S
 from benchmarks.round_overhead import round_times
 
 _SITES, _ROUNDS, _TURNS, _TIMEOUT_S = 5, 4, 2, 400.0
+_RATIO = "median of ours / median of older"
 _WRITE = (
     "import sys; from pathlib import Path; from benchmarks import round_jobs;"
     "round_jobs.write_our_job(Path(sys.argv[1]), int(sys.argv[2])); round_jobs.write_site_file(Path(sys.argv[3]))"
@@ -60,7 +61,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
     if older:
         for found in cases.values():
             found["older, sent, s a round"] = older
-            found["median of ours / median of older"] = [median(found["s a round"]) / median(older)]
+            found[_RATIO] = [median(found["s a round"]) / median(older)]
     return result(
         "A round over mutual TLS",
         f"Seconds of a round of {sites} sites that exchange a whole ResNet-50 and do not train, over mutual TLS on the "
@@ -68,7 +69,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "files, as a rehearsal with `--hand-over` does. Beside them, run in turn, the same job of an older commit, "
         "which sends them. Rounds after the first.",
         cases,
-        None,
+        [target(_RATIO, "at most", 0.5)],
         {
             "sites": sites,
             "rounds": rounds,
@@ -77,6 +78,9 @@ def measure(scratch: Path, quick: bool = False) -> Result:
             "older commit": commit_of(Path(beside))[:8] if beside else "none",
         },
         [
+            "What is handed over tells nothing of a round between hospitals: that is the one that is sent.",
+            "The older commit's own benchmark of rounds may not run: at 8b41e2d6 `benchmarks/echo.py`, the sites that "
+            "do not train, has to be mended by hand.",
             "Wire: from the first request for a message's tensors to its last byte, down and up; nothing of it where "
             "they are handed over. Serialise: what else goes by until a message is there. Work: from an order to its "
             "answer, at the site. Wait: the rest of the round, in which a site waits for its turn, for others and for "

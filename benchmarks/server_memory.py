@@ -17,6 +17,7 @@ from benchmarks.common import Result, fresh_python, result, target
 from benchmarks.resnet50 import experiment_words
 
 _TARGET = 1.3
+_MIXING = "mixing with the extra fast / reading"
 _FEW, _MANY = 4, 64
 _FEW_REPEATS = 3
 _TURNS = 3
@@ -52,7 +53,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         f"mixing {few} updates, s": [value for found in small for value in found["mix_s"]],
         f"mixing {many} updates, s": [value for found in large for value in found["mix_s"]],
         f"reading the bytes of {many} updates, s": [value for found in large for value in found["pass_s"]],
-        f"mixing / reading, {many} updates": [
+        f"{_MIXING}, {many} updates": [
             mix / read for found in large for mix, read in zip(found["mix_s"], found["pass_s"], strict=True)
         ],
         f"mixing without Numba / reading, {many} updates": [
@@ -66,13 +67,13 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         f"Peak resident memory of a process whose `Coordinator` takes and mixes the updates of {many} sites, against "
         f"one that takes those of {few}: a whole ResNet-50 in float32, a fresh process each.",
         {f"{many} sites against {few}": figures},
-        target("peak, many / few", "at most", _TARGET),
+        [target("peak, many / few", "at most", _TARGET), target(f"{_MIXING}, {many} updates", "at most", 1.5)],
         {"numbers an update": int(large[0]["numbers"]), "torch threads": 1, "spool, GB": round(need / 1e9, 1)},
         [
             "Most of the peak is there before the first update (libraries, the network and its start), so the ratio of "
             "what comes on top stands beside the target's.",
             "Updates are made by the harness and handed over one at a time; what FLARE's transport holds of messages "
-            "that arrive at the same moment is not in it.",
+            "that arrive at the same moment is not in it; [Many sites](#many-sites) has it.",
             "Mixing is the weighted mean alone, in float64; reading is one pass of as many threads over the same files "
             "that sums their bytes; both find them in the page cache and are taken in turn. Closing is the mean with "
             "the checks, the digest and the durable write of the model.",

@@ -42,7 +42,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "backward, SGD. MONAI's RandAffine, RandFlip, RandAdjustContrast and RandGaussianSmooth, image by image on the "
         "same channel, stand beside them. All are taken in turn; a ratio belongs to one turn.",
         {f"ResNet-18, {size} px": _case(size, 2 if quick else _PAIRS) for size in sizes},
-        target("two views / step", "at least", _TARGET),
+        [target("two views / step", "at least", _TARGET)],
         {"torch threads": _THREADS, "batch size": _BATCH, "data": "phantom OCT scans of site-1"},
         ["A contrastive step passes both views through a network, so it costs more than the step of one view here."],
     )

@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
-from benchmarks.common import NAMES, result
-from benchmarks.render import section
+from benchmarks.common import NAMES, result, target
+from benchmarks.render import section, verdict
 
 NEEDS = {"predict_throughput": "onnxruntime"}
 
@@ -30,5 +30,15 @@ def test_the_quick_form_of_a_benchmark_runs_to_its_end(tmp_path, name):
 
 
 def test_a_figure_that_nobody_was_in_time_to_count_is_left_out():
-    found = result("Rounds", "What they cost.", {"2 sites": {"s a round": [2.0], "CPU s a round": []}}, None, {})
+    found = result("Rounds", "What they cost.", {"2 sites": {"s a round": [2.0], "CPU s a round": []}}, [], {})
     assert found["cases"] == {"2 sites": {"s a round": {"min": 2.0, "median": 2.0, "max": 2.0, "repeats": [2.0]}}}
+
+
+def test_each_target_is_judged_in_the_cases_that_have_its_figure():
+    cases = {"sent": {"ratio": [0.6, 0.7, 0.6]}, "handed over": {"ratio": [0.3]}, "16 sites": {"s a round": [2.0]}}
+    goals = [target("ratio", "at most", 0.5), target("s a round", "under", 3), target("other", "at least", 1)]
+    assert verdict(result("Rounds", "What they cost.", cases, goals, {})) == (
+        "Target: ratio at most 0.5. **Missed** in 1 of 2 cases: 0.6 (sent); met: 0.3 (handed over). "
+        "Target: s a round under 3. **Met**: 2 (16 sites). Target: other at least 1. **Not measured** here."
+    )
+    assert verdict(result("Rounds", "What they cost.", cases, [], {})).startswith("No target was set")
