@@ -109,7 +109,7 @@ def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
         return {"title": told, "why": "Nothing has run yet.", "table": [], "tests": [], "missing": ""}
     whole = whole_draws(plan, runs)
     fewest, usual, most = images_held(runs)
-    held = "" if isinstance(size, int) else f" A hospital has {usual} (median; {fewest} to {most})."
+    held = "" if isinstance(size, int) else f" A hospital has {usual} training images (median; {fewest} to {most})."
     try:
         table, tests = figure_table(plan, whole or runs), test_table(plan, whole or runs)
         against, paired = reference_table(plan, whole or runs), pair_table(plan, whole or runs)
