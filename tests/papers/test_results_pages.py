@@ -106,4 +106,5 @@ def test_a_rows_place_is_counted_among_the_rows_without_pooled_images():
             assert place(block.plan, runs, JOINED, figure) == ranks[size, figure]
     shown = (ROOT / "docs" / "results.md").read_text()
     first = [str(ranks[size, "referable_auc"]) for size in block.cases[0][1]]
-    assert f"place among the rows alone and together is {', '.join(first[:-1])} and {first[-1]} by referable AUC" in shown
+    told = f"{', '.join(first[:-1])} and {first[-1]}"
+    assert f"place among the rows alone and together is {told} by referable AUC" in shown
