@@ -74,10 +74,11 @@ def at_own_temperature(experiment: Experiment, said: Said, validation: Said, dat
 
 
 def at_even_grades(experiment: Experiment, said: Said, data: SiteData) -> Said:
-    """A hospital's answers as if all grades were equally common at it (Menon et al., ICLR 2021, Eq. 10, tau 1).
+    """A hospital's answers as if all grades were equally common at it.
 
-    Each probability is divided by how common its grade is among the hospital's training images, each grade counted once
-    more than it is there, so that a grade without images has a share.
+    Logit adjustment after training, tau 1 (Menon et al., "Long-tail learning via logit adjustment", ICLR 2021): each
+    probability is divided by how common its grade is among the hospital's training images, each grade counted once more
+    than it is there, so that a grade without images has a share.
 
     Args:
         experiment: The row's settings, by which answers are read.
