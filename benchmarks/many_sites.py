@@ -86,7 +86,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         "and send back what came. Nobody trains.",
         {
             f"{sites} sites": {
-                _RATIO: [(cost.peak + cost.relay_peak) / (few.peak + few.relay_peak)] if cost is not few else [],
+                _RATIO: [(cost.peak + cost.relay_peak) / (few.peak + few.relay_peak)],
                 PEAK: [cost.peak],
                 "of it before the first round, MB": [cost.begun] if cost.begun else [],
                 RELAY_PEAK: [cost.relay_peak],
