@@ -1,73 +1,30 @@
-"""Blocks: their controls, their training in memory, and a tiny form of one on phantoms."""
+"""Blocks: their controls, and a tiny form of one on phantoms, from its plan to its page."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from click.testing import CliRunner
+from made_blocks import TINY, f3, tiny
 from scipy.special import log_softmax, softmax
-from torch.nn import functional
 
 from fedretina.cli import main
-from fedretina.data.site_data import load_site_data
 from fedretina.errors import DivergedError, SettingsError, StateError
-from fedretina.local.supervised import RoundOptimiser
-from fedretina.local.trainer import LocalTrainer
-from fedretina.loop import run_loop
-from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
-from fedretina.settings.site import SiteDataSettings
-from fedretina.storage import read_tensors
-from fedretina_papers import one_place
-from fedretina_papers.blocks.figures import Said
-from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
-from fedretina_papers.blocks.joined import at_even_grades, joined
+from fedretina_papers.blocks.joined import joined
 from fedretina_papers.blocks.page import write_block_page
-from fedretina_papers.blocks.plan import PIXELS, BlockCase, BlockPlan
+from fedretina_papers.blocks.plan import BlockCase, BlockPlan
 from fedretina_papers.blocks.results_pages import BLOCKS
 from fedretina_papers.blocks.runs import BlockRuns, worth
-from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.study import run_block
 from fedretina_papers.blocks.tables import comparisons, difference, figure_table, left_out
-from fedretina_papers.blocks.train import RowTrainer, pooled, trained
 from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
 
 ROOT = Path(__file__).parents[2]
-TINY = {
-    "cases": [{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}],
-    "sizes": [16],
-    "skips": {},
-    "draws": 2,
-    "least": 2,
-    "resamples": 20,
-    "tuning_size": 16,
-    "experiment": {
-        "images": {"image_size": 32},
-        "network": {"weights": {"source": "none"}},
-        "phases": [{"name": "train", "rounds": 2}],
-    },
-}
-
-
 WHOLE = {"network": {"frozen": "nothing", "frozen_cache": "strict", "frozen_statistics": False}}
-
-
-def tiny(**changes):
-    settings = merged(preset("e1"), {**TINY, "sites": {"site-1": None, "site-4": None}})
-    ways = ("singleset_temperature", "singleset_dropout", "singleset_ensemble")
-    kept = ("majority", "probe", "singleset", *ways, "sums_both", "fedavg", "pooled")
-    rows = [
-        {**row, "tune": []} | ({"members": 2} if row["kind"] == "ensemble" else {})
-        for row in settings["rows"]
-        if row["name"] in kept
-    ]
-    parts = {"role": "federated", "parts": ["sums_both", "fedavg"]}
-    together = [{"name": kind, "title": kind, "kind": kind, **parts} for kind in ("mean", "joined")]
-    return {**settings, "rows": [*rows, *together], **changes}
 
 
 @pytest.mark.parametrize(
@@ -175,103 +132,6 @@ def test_a_value_with_which_training_diverged_is_not_chosen(tmp_path, monkeypatc
     assert tried["0.004"] == -1
 
 
-@pytest.fixture(scope="module")
-def exits(tmp_path_factory):
-    """FedProx, a head that travels, exits that stay: experiment, sets, hospitals, and where the images are."""
-    cache = tmp_path_factory.mktemp("cache")
-    plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 1, "site-4": 1}}]))
-    more = {
-        "row": "fedee_fedprox",
-        "exchange": {"personal": "exits"},
-        "network": {"exits": {"width": 8}},
-        "report": {"page": False, "draws": 20},
-    }
-    experiment = plan.experiment_of(plan.row("fedavg"), 1, more)
-    sets = read_sets(plan, experiment, cache, lambda what, done, of: None)
-    dealt = {name: one.data for name, one in deal(plan.cases[0], sets, "all", 0).items()}
-    return experiment, sets, dealt, cache
-
-
-def test_training_in_memory_gives_the_bits_of_the_loop(exits, tmp_path):
-    """Aggregate and answers are those of `run_loop` on the images."""
-    experiment, _, dealt, cache = exits
-    found = trained(experiment, dealt, tmp_path)
-
-    images = {
-        name: load_site_data(name, SiteDataSettings(phantom_images=64), experiment.images, 1, cache / name)
-        for name in dealt
-    }
-    results = run_loop(experiment, images, tmp_path / "runs", "run")
-    assert [step["digest"] for step in results["steps"] if step["task"] == "train"][-1] == found.digest
-    for name, data in dealt.items():
-        model, _ = read_tensors(tmp_path / "runs" / "run" / name / "final" / "model.safetensors")
-        net = RowTrainer(experiment, data).model.net
-        net.load_state_dict({key: one for key, one in model.items() if not key.startswith("encoder.")})
-        logits = net.eval()(data.split("test").images)
-        assert logits.equal(found.answers[name]["test"])
-    assert goes_side_by_side(experiment)
-    agrees(found, trained_side_by_side(experiment, dealt))
-
-
-@pytest.mark.parametrize(("rule", "fits"), [("samples", True), ("uniform", True), ("uaw", False)])
-def test_a_rule_that_asks_more_of_a_site_than_its_images_is_not_for_the_stack(rule, fits):
-    """UAW weighs by a theta that only the product's own training works out."""
-    words = {"row": "fedavg", "classes": ["no_dr", "mild"], "exchange": {"personal": "nothing"}}
-    adam = {"optimizer": "adam", "optimizer_state": "keep", "threads": 1, "device": "cpu"}
-    frozen = {"frozen": "all", "frozen_cache": "lenient"}
-    network = {"encoder": "efficientnet_lite0", "head": {"layout": "linear"}, **frozen}
-    asked = {**words, "training": adam, "network": network, "aggregation": {"rule": rule}}
-    assert goes_side_by_side(Experiment.resolve(asked)) == fits
-
-
-def test_a_network_that_trains_whole_has_the_bits_of_the_loop(tmp_path):
-    """FedBN: hospitals of five grades and of four, heads and BatchNorm at home, photographs mirrored."""
-    plan = f3(tmp_path)
-    experiment = plan.experiment_of(plan.row("whole_fedbn"), 1, {"report": {"page": False, "draws": 20}})
-    dealt = pictures(plan, experiment, tmp_path)
-    assert len({data.scheme.num_classes for data in dealt.values()}) == 2
-    found = trained(experiment, dealt, tmp_path)
-    assert not goes_side_by_side(experiment)
-    results = run_loop(experiment, dealt, tmp_path / "runs", "run")
-    assert [step["digest"] for step in results["steps"] if step["task"] == "train"][-1] == found.digest
-    for name, data in dealt.items():
-        model, _ = read_tensors(tmp_path / "runs" / "run" / name / "final" / "model.safetensors")
-        said = LocalTrainer(experiment, data).answers(model, {}, data.split("test"))
-        assert said.logits.equal(found.answers[name]["test"])
-
-
-def test_a_whole_network_on_all_images_has_a_hospitals_rates_and_sees_all_hospitals_images_together(
-    tmp_path, monkeypatch
-):
-    plan = f3(tmp_path)
-    experiment = plan.experiment_of(plan.row("whole_pooled"), 1, {})
-    dealt = pictures(plan, experiment, tmp_path, 18)
-    rates, passes = [], []
-
-    class Noted(RoundOptimiser):
-        def step(self, loss, correction, clock):
-            rates.append(self.at(clock))
-            super().step(loss, correction, clock)
-
-    monkeypatch.setattr(one_place, "RoundOptimiser", Noted)
-    normalise = functional.batch_norm
-
-    def noted(images, mean, variance, weight, bias, training, *rest):
-        if training:
-            passes.append(len(images))
-        return normalise(images, mean, variance, weight, bias, training, *rest)
-
-    monkeypatch.setattr(functional, "batch_norm", noted)
-    answers = pooled(experiment, dealt).answers
-    assert {key.split(".")[0] for key in rates[0]} == {"encoder", "0"}  # one head, of the classes that all share
-    rate = experiment.training.learning_rate
-    for key, found in rates[0].items():
-        assert found == pytest.approx(rate / 10 if key.startswith("encoder.") else rate)
-    images = sum(data.counts["train"] for data in dealt.values())
-    assert set(passes) == {32, images - 32}
-    assert {name: said["test"].shape[1] for name, said in answers.items()} == {"site-1": 5, "site-4": 4}
-
-
 def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_path):
     plan, told = f3(tmp_path), []
     runs = 2 * len(plan.rows)
@@ -294,63 +154,6 @@ def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_pat
     assert by_row["whole_singleset"]["bytes_up"] == 0
     # A head of 5 classes over 1,280 features travels with all, or nothing of it and of BatchNorm.
     assert by_row["whole_fedavg"]["bytes_up"] > by_row["whole_fedbn"]["bytes_up"] > 2 * 4 * 3e6
-
-
-def f3(folder):
-    """Whole networks and frozen ones in a tiny form, one of them tuned."""
-    file = folder / "site.yaml"
-    file.write_text(yaml.safe_dump({"data": {"scheme": "normal_3stages", "phantom_images": 64}}))
-    settings = merged(preset("f3"), {**TINY, "sites": {"site-1": None, "site-4": str(file)}, "sizes": ["all"]})
-    settings["cases"] = [{"name": "two", "title": "Two", "hospitals": {"site-1": 1, "site-4": 1}}]
-    settings["only"] = {}
-    values = [{"setting": "training.learning_rate", "values": [1e-3, 2e-3, 4e-3], "factor": 2, "grows": 0}]
-    tuned = {"singleset": values}
-    return BlockPlan.read(
-        {**settings, "rows": [{**row, "tune": tuned.get(row["name"], [])} for row in settings["rows"]]}
-    )
-
-
-def pictures(plan, experiment, folder, size="all"):
-    sets = read_sets(plan, experiment, folder / "cache", lambda what, done, of: None, PIXELS)
-    return {name: one.data for name, one in deal(plan.cases[0], sets, size, 0).items()}
-
-
-def agrees(slow, fast):
-    """Two ways to train gave the same answers, to rounding, and sent as much."""
-    assert (slow.up, slow.down) == (fast.up, fast.down)
-    for name, said in slow.answers.items():
-        assert torch.allclose(said["test"], fast.answers[name]["test"], atol=1e-4)
-        assert said["test"].abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("name", ["ditto", "scaffold"])
-def test_what_is_kept_beside_a_model_is_kept_side_by_side_as_it_is_alone(name, tmp_path):
-    """Ditto's own models and SCAFFOLD's variates, at hospitals of unlike numbers of batches."""
-    plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}]))
-    fedavg = plan.row("fedavg").settings
-    row = plan.row("fedavg").model_copy(update={"settings": {**fedavg, "row": name}})
-    experiment = plan.experiment_of(row, 1, {})
-    assert goes_side_by_side(experiment)
-    assert experiment.tune.along == (name == "ditto")
-    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
-    dealt = {name: one.data for name, one in deal(plan.cases[0], sets, 18, 0).items()}
-    assert len({data.counts["train"] for data in dealt.values()}) > 1
-    slow, fast = trained(experiment, dealt, tmp_path), trained_side_by_side(experiment, dealt)
-    agrees(slow, fast)
-    if name == "ditto":
-        assert slow.correction is fast.correction is None
-    else:
-        assert slow.correction == pytest.approx(fast.correction, rel=1e-3)
-        assert slow.correction > 0
-
-
-def test_no_stage_outweighs_another_by_its_scale(exits):
-    _, sets, dealt, _ = exits
-    one = sets["site-1"]
-    assert sum(one.early) + one.pooled == dealt["site-1"].split("train").images.shape[1]
-    scaled = with_stages(dealt["site-1"], (*one.early, one.pooled)).split("train").images
-    for part in torch.split(scaled, [*one.early, one.pooled], dim=1):
-        assert part.var(0, correction=0).mean().item() == pytest.approx(1, abs=1e-3)
 
 
 def test_less_is_better_in_tuning_and_in_tests():
@@ -394,20 +197,6 @@ def test_a_row_helps_only_where_it_beats_every_row_alone():
     assert behind.p == 1
     with pytest.raises(StateError, match="singleset"):
         figure_table(plan, runs(majority=0.5, probe=0.7, pooled=0.9, fedavg=0.8))
-
-
-def test_rare_grades_weigh_as_much_as_common_ones_where_grades_are_even(exits):
-    """By Bayes: of a model that is right about a hospital's mix of grades, what is right about an even mix."""
-    _, _, dealt, _ = exits
-    data = dealt["site-1"]
-    counts = np.bincount(data.split("train").labels.numpy(), minlength=data.scheme.num_classes) + 1
-    assert counts.max() > 2 * counts.min()
-    likelihood = np.random.default_rng(0).uniform(0.1, 1, (6, len(counts)))
-    odds = likelihood * counts
-    odds /= odds.sum(1, keepdims=True)
-    found = at_even_grades(Experiment.resolve({"row": "singleset"}), Said(odds, 1 - odds.max(1), odds), data)
-    assert found.probabilities == pytest.approx(likelihood / likelihood.sum(1, keepdims=True))
-    assert found.probabilities.argmax(1).tolist() != odds.argmax(1).tolist()
 
 
 def test_what_is_joined_is_the_mean_of_the_heads_each_at_the_temperature_of_all_hospitals():

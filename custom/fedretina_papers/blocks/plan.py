@@ -423,7 +423,7 @@ class BlockPlan(BaseModel):
 
     def shown(self, row: BlockRow) -> str:
         """What a row sees images through: the name of its frozen encoder, or `PIXELS` where it trains all."""
-        trains = row.kind in ("trained", "pooled", "ensemble", "temperature", "even")
+        trains = row.kind == "trained" or bool(row.of)
         whole = trains and self.experiment_of(row, 1, {}).network.frozen == "nothing"
         return PIXELS if whole or any(self.shown(self.row(name)) == PIXELS for name in row.parts) else row.start
 

@@ -4,7 +4,7 @@ With a frozen encoder a step moves a few thousand weights, and what it costs is 
 the networks of all hospitals stand in one stack, `torch.func.vmap` sends a batch of each through its own, and one
 backward pass and one step of Adam serve them all. Network, objective, order of the images, schedule, weights of the
 mean and measure are the product's; the sums run in another order, so the result agrees with `train.trained` to
-rounding, not in its bits (tests/papers/test_blocks.py compares the two).
+rounding, not in its bits (tests/papers/test_block_training.py compares the two).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The plain loop keeps every step on the disk so that it may be interrupted, and measures each of them: at two dozen
 hospitals that costs more than training heads does. Here a run is begun again from its start, and the model is measured
 once. Training (`LocalTrainer`), mixing (`Mixer`) and their order are the product's, and so are the bits
-(tests/papers/test_blocks.py compares the two).
+(tests/papers/test_block_training.py compares the two).
 """
 
 from __future__ import annotations
