@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,12 +34,12 @@ def main() -> int:
     chosen.scratch.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     failed = 0
-    commit = commit_of(ROOT)
+    commit, changed = commit_of(ROOT), _changed()
     for name in chosen.names or NAMES:
         if chosen.resume and not chosen.quick and _measured(name) == commit:
             print(f"{name}: measured on this commit", flush=True)
             continue
-        began = time.monotonic()
+        began, busy = time.monotonic(), round(os.getloadavg()[0], 2)
         print(f"{name} ...", flush=True)
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=chosen.scratch) as folder:
             out = Path(folder) / "result.json"
@@ -46,7 +47,9 @@ def main() -> int:
                 failed += 1
                 print(f"{name}: failed after {time.monotonic() - began:.0f} s; its stored figures stay", flush=True)
                 continue
-            found = {**json.loads(out.read_text(encoding="utf-8")), "commit": commit}
+            found = json.loads(out.read_text(encoding="utf-8"))
+        found |= {"commit": commit, "load_before": busy, "seconds": round(time.monotonic() - began)}
+        found |= {"changed": True} if changed else {}
         if not chosen.quick:
             (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print("\n".join(section(found)), flush=True)
@@ -55,6 +58,13 @@ def main() -> int:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page(load(RESULTS, NAMES)), encoding="utf-8")
     return failed
+
+
+def _changed() -> bool:
+    """Whether what is measured differs from the commit that stands beside its figures."""
+    read = ("custom", "jobs", "benchmarks/*.py")
+    told = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *read], cwd=ROOT, check=False)
+    return told.returncode == 1
 
 
 def _measured(name: str) -> str | None:

@@ -42,8 +42,10 @@ def section(found: Result) -> list[str]:
     lines.append("")
     lines += [line for note in found["notes"] for line in (note, "")]
     settings = "; ".join(f"{name}: {value}" for name, value in found["settings"].items())
-    commit = f" Commit {found['commit'][:8]}." if found.get("commit") else ""
-    return [*lines, f"Settings: {settings}.", "", machine_line(found["machine"]) + commit, ""]
+    took = f" It took {found['seconds']} s; load before it {found['load_before']}." if "seconds" in found else ""
+    changed = ", with changes" if found.get("changed") else ""
+    commit = f" Commit {found['commit'][:8]}{changed}." if found.get("commit") else ""
+    return [*lines, f"Settings: {settings}.", "", machine_line(found["machine"]) + took + commit, ""]
 
 
 def verdict(found: Result) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,8 +20,10 @@ from benchmarks.common import BESIDE, ROOT, Result, commit_of, result, target
 from benchmarks.processes import end_tree
 
 _TIMEOUT_S, _TURNS, _SITES = 600.0, 2, 5
-_HALVED = ("s of the first round", "s of finalise")
-"""What was to take half of the older commit's time."""
+_ALIKE, _DEMO = "ours without a verdict", "s of make demo"
+_AIMS = {"s of the first round": 0.5, "s of finalise": 0.5, _DEMO: 0.6}
+"""What was to take at most this share of the older commit's time."""
+_SHOW = "from fedretina.cli import main; main(prog_name='fedretina')"
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\b.*?(train|finalise)-(\d{4}): (begun|done)")
 _QUICK = {"phases": [{"name": "train", "rounds": 1}], "images": {"image_size": 32}, "phantom_images": 24}
 
@@ -33,55 +39,61 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         RuntimeError: A run failed, took too long, or its log lacks a step.
     """
     beside = os.environ.get(BESIDE)
-    roots = {"ours": ROOT} | ({"older": Path(beside).resolve()} if beside else {})
+    older = Path(beside).resolve() if beside else None
+    runs: dict[str, tuple[Path, dict[str, Any]]] = {"ours": (ROOT, _QUICK if quick else {})}
+    if older is not None:
+        # The older commit writes no verdict: ours without one does as much.
+        runs |= {_ALIKE: (ROOT, {**runs["ours"][1], "verdict": "off"}), "older": (older, runs["ours"][1])}
     cases: dict[str, dict[str, list[float]]] = {}
     for title, threads, turns in (("one thread, the default", 1, _TURNS), ("a thread a site", _SITES, 1)):
         if quick and threads > 1:
             continue
         found = cases.setdefault(title, {})
         for _ in range(1 if quick else turns):
-            for name, root in roots.items():
-                for part, seconds in _run(root, scratch, threads, quick).items():
+            for name, (root, settings) in runs.items():
+                for part, seconds in _run(root, scratch, threads, settings).items():
                     found.setdefault(f"{name}, {part}", []).extend(seconds)
-        for part in (*_HALVED, "s of the run") if beside else ():
-            pairs = zip(found[f"ours, {part}"], found[f"older, {part}"], strict=True)
-            found[f"ours / older, {part}"] = [one / other for one, other in pairs]
-    settings = {
-        "older commit": commit_of(Path(beside))[:8] if beside else "none",
+        for name, part in itertools.product(("ours", _ALIKE), (*_AIMS, "s of the run")) if older is not None else ():
+            pairs = zip(found[f"{name}, {part}"], found[f"older, {part}"], strict=True)
+            found[f"{name} / older, {part}"] = [one / other for one, other in pairs]
+    told = {
+        "older commit": commit_of(older)[:8] if older is not None else "none",
         "rounds": 1 if quick else "the job's",
     }
     return result(
         "Start and end of a run",
         "Seconds of `nvflare simulator jobs/feduaa` (phantoms): the first round, which holds the start of the sites' "
-        "processes, those after it, `finalise` and the whole. Beside it, run in turn, the same job of an older commit.",
+        "processes, those after it, `finalise`, all steps, and `make demo` once it is set up: that command and "
+        "`fedretina show`. Beside it, run in turn, the same job of an older commit.",
         cases,
-        [target(f"ours / older, {part}", "at most", 0.5) for part in _HALVED],
-        settings,
+        [target(f"ours / older, {part}", "at most", share) for part, share in _AIMS.items()],
+        told,
         [
-            "A step is timed at the server, from its beginning to its record on the disk.",
+            "A step is timed at the server, from its beginning to its record on the disk; `make demo` by the clock.",
             "`finalise` does more than it did at 8b41e2d6: it compares the federation's model with the site's own and "
-            "writes a verdict, a second report and a second gate.",
+            "writes a verdict, a second report and a second gate. Without a verdict: the same job with `verdict: off`.",
         ],
     )
 
 
-def _run(root: Path, scratch: Path, threads: int, quick: bool) -> dict[str, list[float]]:
+def _run(root: Path, scratch: Path, threads: int, settings: Mapping[str, Any]) -> dict[str, list[float]]:
     folder = scratch / "run"
     shutil.rmtree(folder, ignore_errors=True)
     job = Path(shutil.copytree(root / "jobs" / "feduaa", folder / "feduaa"))
-    if quick:
+    if settings:
         file = job / "app" / "config" / "experiment.yaml"
-        file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text("utf-8")), **_QUICK}), encoding="utf-8")
+        file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text("utf-8")), **settings}), encoding="utf-8")
     environment = {
         **os.environ,
         "HOME": str(folder),  # FLARE writes its own settings there
         "PYTHONPATH": f"{root / 'custom'}",
-        "FEDRETINA_STATE_ROOT": str(folder / "state"),
+        "FEDRETINA_STATE_ROOT": str(folder / "fedretina_runs"),  # where `fedretina show` looks
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(folder / "workspace")]
     command += ["-t", str(threads)]
     console = folder / "console.txt"
+    began = time.monotonic()
     with open(console, "w", encoding="utf-8") as handle:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=handle, stderr=subprocess.STDOUT)
         try:
@@ -90,18 +102,22 @@ def _run(root: Path, scratch: Path, threads: int, quick: bool) -> dict[str, list
             raise RuntimeError(f"the job did not end in {_TIMEOUT_S:.0f} s.") from error
         finally:
             end_tree(process)
+        show = [sys.executable, "-c", _SHOW, "show"]
+        shown = subprocess.run(show, cwd=folder, env=environment, stdout=handle, stderr=handle, check=False)
+    demo = time.monotonic() - began
     logs = [path.read_text("utf-8", errors="replace") for path in (folder / "workspace" / "server").rglob("log.txt")]
     steps = step_times("\n".join(logs))
     rounds = [seconds for name, (seconds, _) in sorted(steps.items()) if name.startswith("train")]
-    if code != 0 or not rounds or "finalise-0000" not in steps:
+    if code != 0 or shown.returncode != 0 or not rounds or "finalise-0000" not in steps:
         tail = "\n".join(console.read_text("utf-8").splitlines()[-20:])
-        raise RuntimeError(f"the job ended with {code} after {len(rounds)} rounds:\n{tail}")
+        raise RuntimeError(f"the job ended with {code or shown.returncode} after {len(rounds)} rounds:\n{tail}")
     whole = steps["finalise-0000"][1] - min(end - seconds for seconds, end in steps.values())
     return {
         "s of the first round": rounds[:1],
         "s a round after it": rounds[1:],
         "s of finalise": [steps["finalise-0000"][0]],
         "s of the run": [whole],
+        _DEMO: [demo],
     }
 
 
