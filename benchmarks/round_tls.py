@@ -80,7 +80,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         [
             "What is handed over tells nothing of a round between hospitals: that is the one that is sent.",
             "The older commit's own benchmark of rounds may not run: that of 8b41e2d6 needs "
-            "`benchmarks/echo_8b41e2d6.patch`, which mends its sites that do not train.",
+            "`benchmarks/echo_8b41e2d6.patch`, which mends what stands for its training.",
             "Wire: from the first request for a message's tensors to its last byte, down and up; nothing of it where "
             "they are handed over. Serialise: what else goes by until a message is there. Work: from an order to its "
             "answer, at the site. Wait: the rest of the round, in which a site waits for its turn, for others and for "

@@ -168,14 +168,14 @@ def test_pieces_are_large_to_a_peer_that_took_the_last_ones_fast(monkeypatch):
 
     assert sent(8.0) == (1.0, 16.0)
     assert sent(3.9) == (1.0, 16.0)
-    assert sent(3.9) == (3.5, 16.0)
+    assert sent(3.9) == (1.5, 16.0)
     assert sent(3.9, "site-2") == (1.0, 16.0)  # another's line
-    assert sent(8.0) == (3.5, 16.0)
+    assert sent(8.0) == (1.5, 16.0)
     assert sent(3.9) == (1.0, 16.0)
-    assert sent(3.9, error=StreamError("it broke off")) == (3.5, 16.0)
+    assert sent(3.9, error=StreamError("it broke off")) == (1.5, 16.0)
     assert sent(3.9) == (1.0, 16.0)
     assert sent(3.9, size=1) == (1.0, 1.0)
-    assert sent(20.0, size=5) == (3.5, 5.0)  # too little to tell that a line is fast, and enough that it is slow
+    assert sent(20.0, size=5) == (1.5, 5.0)  # too little to tell that a line is fast, and enough that it is slow
     assert sent(3.9) == (1.0, 16.0)
     kits = {"streaming_window_size": 4 * mega, "streaming_retry_wait": 5.0, "streaming_ack_interval": 16 * mega}
     for name, value in kits.items():  # a kit that sets one goes its own way
@@ -184,7 +184,7 @@ def test_pieces_are_large_to_a_peer_that_took_the_last_ones_fast(monkeypatch):
             slow_lines.wait_for_slow_lines()
             assert sent(3.9) == (1.0, 16.0)
     slow_lines.wait_for_slow_lines()
-    assert sent(3.9) == (3.5, 16.0)
+    assert sent(3.9) == (1.5, 16.0)
 
 
 def sent_over(scheme, port, numbers=6_000_000, fast=0):

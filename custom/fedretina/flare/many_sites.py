@@ -9,7 +9,7 @@ sooner than a few after one another: only so many do pass at once, whatever the 
 
 glibc gives each of these threads a heap of its own, and after the first large message it serves buffers of up to 32 MB
 from them, which keep what is freed: the process would grow with the number of sites, and with every round. The pieces
-of 1 or 3.5 MB that messages are cut into are another matter. Each is copied some times on its way; were each copy's
+of 1 or 1.5 MB that messages are cut into are another matter. Each is copied some times on its way; were each copy's
 memory asked of the system and given back, a round would spend more on empty pages than on all bytes that it sends.
 """
 
