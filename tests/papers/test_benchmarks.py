@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from benchmarks.__main__ import _measured
 from benchmarks.common import NAMES, result, target
 from benchmarks.render import section, verdict
 
@@ -42,3 +43,15 @@ def test_each_target_is_judged_in_the_cases_that_have_its_figure():
         "Target: s a round under 3. **Met**: 2 (16 sites). Target: other at least 1. **Not measured** here."
     )
     assert verdict(result("Rounds", "What they cost.", cases, [], {})).startswith("No target was set")
+
+
+def test_figures_of_a_tree_with_changes_say_so_and_are_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.__main__.RESULTS", tmp_path)
+    found = result("Rounds", "What they cost.", {"sent": {"s": [2.0]}}, [], {})
+    found |= {"commit": "0123456789ab", "seconds": 3, "load_before": 0.5}
+    (tmp_path / "start.json").write_text(json.dumps(found), encoding="utf-8")
+    assert section(found)[-2].endswith("It took 3 s; load before it 0.5. Commit 01234567.")
+    assert (_measured("start"), _measured("import_time")) == ("0123456789ab", None)
+    (tmp_path / "start.json").write_text(json.dumps(found | {"changed": True}), encoding="utf-8")
+    assert section(found | {"changed": True})[-2].endswith("Commit 01234567, with changes.")
+    assert _measured("start") is None

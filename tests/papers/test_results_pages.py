@@ -64,7 +64,7 @@ def test_a_gain_is_that_of_the_records():
         )
 
     assert first.together == pytest.approx(mean("sums_both"))
-    ways = ("probe", "probe_stages", "singleset", "singleset_exits", "joined_alone")
+    ways = ("probe", "probe_stages", "singleset", "singleset_even", "singleset_exits", "joined_alone")
     assert first.alone == pytest.approx(max(mean(name) for name in ways))
     assert (first.gained, first.hospitals, first.ways) == (1, 1, len(ways))
     assert first.worst == pytest.approx(first.together)  # one hospital is judged
