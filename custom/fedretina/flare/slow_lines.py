@@ -18,8 +18,8 @@ _PIECE = byte_streamer.STREAM_CHUNK_SIZE
 _ON_ITS_WAY = 2 * 2**20
 _SEND_AGAIN_S = 30.0
 _FAST = 4 * 2**20  # bytes a second: 32 Mbit/s
-# Pieces of 3.5 MB cost the server's lasting process 535 MB at 64 sites, those of 2 MB 405 and those of 1 MB 301: more
-# than 1.3 times what it holds with four sites. FLARE takes pieces of up to 4 MB with their headers.
+# FLARE takes pieces of up to 4 MB with their headers, but the server's lasting process grows with them: at 64 sites it
+# takes 301 MB with pieces of 1 MB, 342 with these and 535 with such of 3.5 MB (benchmarks/many_sites.py).
 _LARGE_PIECE = 3 * 2**19
 _TELLS = 8 * 2**20  # what must have been acknowledged before it says that a line is fast
 _BEFORE_PROGRESS = 8  # what FLARE's cell is given with a request before it is told whether to wait on
