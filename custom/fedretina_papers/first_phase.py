@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fedretina.data.clients import ClientSkew, divide
+from fedretina.data.manifest import PRETRAIN, SPLITS
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.locks import folder_lock
+from fedretina.seeds import derive_seed
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings, read_data_settings
 from fedretina.storage import read_json, write_json
 from fedretina.version import versions
+from fedretina_papers.draws import rows_of
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.one_run import machine
@@ -55,7 +62,8 @@ def run_first_phase(
             experiment = plan.pretraining(encoder)
             sites = sites or _sites(plan, experiment, out, read)
             say = partial(_say, tell, at, len(plan.encoders), encoder.name)
-            done = pretrained(experiment, sites, out / "pretraining" / encoder.name, plan.minutes, say, encoder.enough)
+            own = as_clients(sites, plan.clients, plan.seed) if encoder.who == "sites" else sites
+            done = pretrained(experiment, own, out / "pretraining" / encoder.name, plan.minutes, say, encoder.enough)
             write_json(out / "encoders" / f"{encoder.name}.json", done._asdict())
         told = plan.model_dump(mode="json", exclude={"sites"})
         facts = {name: {"images": one.counts["pretrain"], "synthetic": one.synthetic} for name, one in sites.items()}
@@ -76,6 +84,35 @@ def _sites(
         settings = phantom if file is None else read_data_settings(file, site)
         tell, cache = partial(read, f"images of {site}"), out / "cache" / site
         found[site] = load_site_data(site, settings, experiment.images, plan.seed, cache, tell=tell)
+    return found
+
+
+def as_clients(sites: Mapping[str, SiteData], clients: Mapping[str, int], seed: int) -> dict[str, SiteData]:
+    """Sites with the training patients of some dealt to clients of unlike mixes of grades.
+
+    Args:
+        sites: Data by site.
+        clients: How many clients a site becomes, by the site; the others stay as they are.
+        seed: Of the shares.
+
+    Returns:
+        By name, "kermany-1" of "kermany". A client that was dealt holds the split "pretrain" and no other.
+    """
+    found = {}
+    for name, data in sites.items():
+        if name not in clients:
+            found[name] = data
+            continue
+        train, blind = data.split("train"), data.split(PRETRAIN)
+        graded = dict(zip(train.files, train.labels.tolist(), strict=True))
+        labels = [graded.get(file, len(data.scheme.grades)) for file in blind.files]  # without one: a grade of its own
+        parts = ["train"] * len(labels)
+        homes = divide(blind.patients, labels, parts, clients[name], ClientSkew(), derive_seed(seed, name)).homes
+        for at in range(clients[name]):
+            own = {PRETRAIN: rows_of(blind, np.flatnonzero(homes == at).tolist())}
+            counts = dict.fromkeys(SPLITS, 0) | {PRETRAIN: len(own[PRETRAIN].labels)}
+            client = f"{name}-{at + 1}"
+            found[client] = replace(data, name=client, counts=counts, _read=own.__getitem__)
     return found
 
 

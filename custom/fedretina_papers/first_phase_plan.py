@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -58,7 +58,10 @@ class FirstPhasePlan(BaseModel):
             the encoders stay as they stand.
         rounds: Rounds for which a pre-training is laid out, and after which it is done.
         pretrain: Settings of the pre-training, in the shape of `Experiment`.
-        seed: Of pre-training.
+        clients: How many clients of unlike mixes of grades (Dirichlet, alpha 0.5) the training patients of a site are
+            dealt to, by the site, where all pre-train together; a site that is not named is one client. "alone" and
+            "pooled" take sites as they are.
+        seed: Of pre-training, and of dealing.
         phantom_images: Training images of an average phantom hospital.
         paper: Of the page.
     """
@@ -70,6 +73,7 @@ class FirstPhasePlan(BaseModel):
     minutes: float = Field(ge=0, le=10_000)
     rounds: int = Field(ge=1, le=10_000)
     pretrain: dict[str, Any]
+    clients: dict[str, Annotated[int, Field(ge=2, le=99)]] = {}
     seed: int = Field(default=1, ge=0)
     phantom_images: int = Field(default=160, ge=0)
     paper: Literal["first_phase"] = "first_phase"
@@ -79,6 +83,8 @@ class FirstPhasePlan(BaseModel):
         names = [one.name for one in self.encoders]
         if len(set(names)) < len(names):
             raise ValueError(f"encoders are {names}: names must differ.")
+        if lacking := sorted(set(self.clients) - set(self.sites)):
+            raise ValueError(f"clients are dealt out of {', '.join(lacking)}: name a --site for each.")
         return self
 
     @classmethod

@@ -1,15 +1,19 @@
 """Encoders that sites pre-train without labels, and a block that stands heads on them, at a size of seconds."""
 
+from pathlib import Path
+
 import pytest
 
+from fedretina.data.site_data import load_site_data
 from fedretina.errors import SettingsError
 from fedretina.settings.plan import merged
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_json, write_json
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan, images_of
 from fedretina_papers.blocks.study import run_block
 from fedretina_papers.command import _encoders
-from fedretina_papers.first_phase import run_first_phase, write_first_phase_page
+from fedretina_papers.first_phase import as_clients, run_first_phase, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.kinds import kind_of
 from fedretina_papers.paper_size.limits import Limits
@@ -122,6 +126,27 @@ def test_a_killed_pre_training_with_more_rounds_than_are_enough_ends(little_enco
     (tmp_path / "pretraining" / "moco" / "pretrained.json").unlink()
     run_first_phase(tiny(encoders=[{**moco, "enough": 1}], rounds=5, minutes=100), tmp_path, lambda told: None)
     assert given_encoders(tmp_path)["moco"]["passes"] == 2
+
+
+def test_sites_that_pre_train_together_may_be_dealt_to_clients(little_encoders, tmp_path):
+    (moco,) = [one for one in tiny().encoders if one.name == "moco"]
+    run_first_phase(tiny(encoders=[moco], clients={"site-1": 2}, phantom_images=100), tmp_path, lambda told: None)
+    found = given_encoders(tmp_path)["moco"]["files"]
+    assert sorted(found) == ["site-1-1", "site-1-2", "site-2"]
+    with pytest.raises(SettingsError, match="dealt out of site-9: name a --site"):
+        tiny(clients={"site-9": 2})
+
+
+def test_dealt_clients_hold_each_training_image_once_and_no_patient_twice():
+    data = load_site_data("site-1", SiteDataSettings(phantom_images=100), tiny().pretraining(tiny().encoders[0]).images,
+                          1, Path("unread"))  # fmt: skip
+    dealt = as_clients({"site-1": data, "site-2": data}, {"site-1": 3}, 1)
+    assert sorted(dealt) == ["site-1-1", "site-1-2", "site-1-3", "site-2"]
+    assert dealt["site-2"] is data
+    parts = [dealt[f"site-1-{at}"].split("pretrain") for at in (1, 2, 3)]
+    assert sorted(file for part in parts for file in part.files) == sorted(data.split("pretrain").files)
+    assert sum(len(set(part.patients)) for part in parts) == len(set(data.split("pretrain").patients))
+    assert all(sum(dealt[f"site-1-{at}"].graded.values()) == 0 for at in (1, 2, 3))  # no label goes along
 
 
 def test_phantoms_stand_beside_no_real_sites(tmp_path):
