@@ -89,14 +89,14 @@ class Bowls:
     def _drawn(self, *size):
         return torch.randn(*size, generator=self._draws, dtype=torch.float64)
 
-    def error(self, settings, optimiser, rounds):
-        """Run rounds with the product's own corrections and optimisers.
+    def error(self, settings, optimiser, rounds, correction=None):
+        """Run rounds with the product's own corrections and optimisers, or with another correction.
 
         Returns:
             The distance of the server's weights to the joint minimum, over the distance at the start; and the largest
             length that a correction had beside the gradient, as a mean over a round.
         """
-        correction = build_correction(settings, optimiser)
+        correction = correction or build_correction(settings, optimiser)
         received, kept = torch.zeros_like(self.best), {f"{CONTROL}w": torch.zeros_like(self.best)}
         memories = [({}, {}) for _ in self.STEPS]
         sizes = []

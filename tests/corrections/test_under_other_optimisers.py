@@ -4,7 +4,9 @@ import pytest
 import torch
 from quadratics import Bowls, Line, context, vector
 
-from fedretina.corrections.correction import build_correction
+from fedretina.corrections.correction import Outcome, build_correction
+from fedretina.corrections.feddyn import FedDyn, FedDynRound
+from fedretina.corrections.gradients import MeanGradient, raw_gradients
 from fedretina.exchange.partition import CONTROL
 from fedretina.settings.correction import (
     FedDcSettings,
@@ -15,6 +17,7 @@ from fedretina.settings.correction import (
 )
 from fedretina.settings.training import OptimiserSettings
 
+PLAIN = OptimiserSettings(learning_rate=0.05, momentum=0.0)
 MOMENTUM = OptimiserSettings(learning_rate=0.005, momentum=0.9)
 ADAM = OptimiserSettings(optimizer="adam", learning_rate=0.02, schedule="cosine")
 
@@ -39,6 +42,44 @@ def test_under_momentum_feddc_and_feddyn_go_to_the_joint_optimum(settings, round
     """FedDC's gradient memory of the way over the rates is 2.3 to 7.8 times too large here: an error of 1e11."""
     found, _ = Bowls(6, seed=0).error(settings, MOMENTUM, rounds)
     assert found < error if error else found > 0.5
+
+
+class GradientMemoryRound(FedDynRound):
+    """FedDyn's round with h_i = -(mean raw gradient) / alpha, which the exact solution of the round would have."""
+
+    def adjust(self, rates):
+        self.gathered.gather(raw_gradients(self._context.parameters), rates)
+        super().adjust(rates)
+
+    def finish(self):
+        mean = self.gathered.of("w")
+        return Outcome({"w": mean}, {"drift:w": -mean / self._alpha}, {})
+
+
+class GradientMemory(FedDyn):
+    def begin(self, context):
+        round_ = GradientMemoryRound(context, self._settings.alpha)
+        round_.gathered = MeanGradient()
+        return round_
+
+    def server(self, round_):
+        mean = round_.uniform(["w", f"{CONTROL}w"])
+        return {"w": mean["w"] - mean[f"{CONTROL}w"] / self._settings.alpha}
+
+
+@pytest.mark.parametrize("optimiser", [PLAIN, MOMENTUM], ids=["plain", "momentum"])
+def test_feddyns_memory_of_ways_holds_at_any_alpha_and_one_of_mean_gradients_at_large_ones_alone(optimiser):
+    """Why its memory is no mean gradient: the server would step by 1 / alpha, here up to a hundred times too far."""
+    for alpha in (0.01, 0.1, 0.3):
+        settings = FedDynSettings(alpha=alpha)
+        ways, _ = Bowls(6, seed=0).error(settings, optimiser, 40)
+        assert ways < 1
+        gradients, _ = Bowls(6, seed=0).error(settings, optimiser, 40, GradientMemory(settings))
+        assert gradients > 1e6 * ways
+    settings = FedDynSettings(alpha=3)
+    for correction in (None, GradientMemory(settings)):
+        found, _ = Bowls(6, seed=0).error(settings, optimiser, 80, correction)
+        assert found < 1e-3
 
 
 def test_feddcs_memory_is_the_mean_raw_gradient_however_the_weights_go():

@@ -63,8 +63,10 @@ class FedDyn(Correction):
     running statistics, which may turn negative under a drift (the official code has no BatchNorm at all).
     h_i is a sum of ways, as in that code, and no estimate of a gradient: nothing divides it by steps or rates. Where
     no site moves any more, grad f_i = -alpha h_i and the sum of all h_i is 0, whatever the optimiser, so momentum, Adam
-    and schedules change how fast it goes there and not where to (tests/corrections/test_under_other_optimisers.py). Few
-    short steps want a larger alpha than the paper's.
+    and schedules change how fast it goes there and not where to. Made of mean gradients instead, as FedDC's g_i is,
+    h_i would have the server step by 1 / alpha and diverge below an alpha of about half the losses' curvature, under
+    plain SGD too (both in tests/corrections/test_under_other_optimisers.py). Few short steps want a larger alpha than
+    the paper's.
     The means are uniform, as in the paper, whatever the row's weights are; those still decide the rest of
     the state.
     """

@@ -214,6 +214,7 @@ def test_table(plan: BlockPlan, runs: Runs) -> list[str]:
         Column("95 %, draws and patients", told=lambda line: interval(cells[line.row].test._asdict())),
         Column("beats every row alone: p, Holm", told=lambda line: chance(cells[line.row].adjusted)),
         Column("smallest that could be seen", told=lambda line: number(cells[line.row].seen, 3)),
+        *_costs(plan, runs, lambda line: (line.row.split()[0], cells[line.row].control)),
     ]
     return render(Records({}), ["row", "by", "least beaten"], lines, columns)
 
@@ -259,8 +260,20 @@ def _pairs(
         Column("95 %, draws and patients", told=lambda line: interval(tests[line.row][0]._asdict())),
         Column("p, Holm", told=lambda line: chance(adjusted[line.row])),
         Column("smallest that could be seen", told=lambda line: _visible(*tests[line.row])),
+        *_costs(plan, runs, lambda line: (line.row.split()[0], line.row.split()[1])),
     ]
     return render(Records({}), [*heads, "by"], lines, columns)
+
+
+def _costs(plan: BlockPlan, runs: Runs, both: Callable[[Line], tuple[str, str]]) -> list[Column]:
+    """Passes and bytes of the two rows that a line of a table compares."""
+    usual = usual_passes(plan, runs)
+    passes = {name: passes_told([one["passes"] for one in ran.values()], usual) for name, ran in runs.items()}
+    sent = {name: bytes_told([one["bytes_up"] for one in ran.values()]) for name, ran in runs.items()}
+    return [
+        Column("training passes of both", told=lambda line: " and ".join(passes[name] for name in both(line))),
+        Column("sent per hospital by both", told=lambda line: " and ".join(sent[name] for name in both(line))),
+    ]
 
 
 def _visible(test: SeedTest, seen: float | None) -> str:
