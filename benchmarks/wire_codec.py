@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.common import RESULTS, ROOT, machine
 from fedretina.data.site_data import SiteData, load_site_data
@@ -29,20 +29,35 @@ from fedretina_papers.run_course import moved_by_phase
 
 STORED = RESULTS / "wire_codec.jsonl.gz"
 CODECS = ("none", "bf16", "int8", "int4")
-IMAGES, TESTED = 40, 200
-"""Training images of a site, and test images; validated on a quarter as many as it trains on."""
+TESTED = 200
+"""Test images of a site."""
 _PLAIN = {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 8}
 BASE: dict[str, Any] = {
     "phantom_images": 0,
     "verdict": "off",
-    "phases": [{"name": "train", "rounds": 6}],
     "images": {"image_size": 160},
     "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}, "frozen": 4},
     "augment": {"rotate_degrees": 0},
     "training": {"threads": 1, "epochs": 1, **_PLAIN},
     "report": {"page": False, "draws": 10},
 }
-SETS: Mapping[str, dict[str, Any]] = {"fundus": {}, "oct": {"images": {"modality": "oct"}}}
+
+
+class Set(NamedTuple):
+    """What rows are run on.
+
+    Attributes:
+        images: Training images of a site; it validates on a quarter as many.
+        rounds: Long enough that the rows learn: what is lost by a row that answers one grade to all cannot be seen.
+        settings: Laid over `BASE`.
+    """
+
+    images: int
+    rounds: int
+    settings: dict[str, Any]
+
+
+SETS: Mapping[str, Set] = {"fundus": Set(80, 20, {}), "oct": Set(160, 40, {"images": {"modality": "oct"}})}
 ROWS: Mapping[str, dict[str, Any]] = {
     "fedavg": {"row": "fedavg"},
     "scaffold": {"row": "scaffold"},
@@ -93,13 +108,17 @@ def run_all(
                 file = done / f"{kind}-{row}-{codec}-{seed}.json"
                 if file.exists():
                     continue
-                words = merged(merged(BASE, SETS[kind]), {**ROWS[row], "exchange": {"codec": codec}, "seed": seed})
-                experiment = Experiment.resolve(words)
+                experiment = _experiment(SETS[kind], row, codec, seed)
                 whole = whole or _load(files, experiment, scratch)
-                sites = {site: drawn(data, IMAGES, seed, {"test": TESTED}) for site, data in whole.items()}
+                sites = {site: drawn(data, SETS[kind].images, seed, {"test": TESTED}) for site, data in whole.items()}
                 write_json(file, _run(experiment, sites, scratch) | {"set": kind, "row": row, "codec": codec})
                 print(file.name, flush=True)
         pack(done, STORED)
+
+
+def _experiment(of: Set, row: str, codec: str, seed: int) -> Experiment:
+    own = {"phases": [{"name": "train", "rounds": of.rounds}], "exchange": {"codec": codec}, "seed": seed}
+    return Experiment.resolve(merged(merged(BASE, of.settings), {**ROWS[row], **own}))
 
 
 def _load(files: Mapping[str, str], experiment: Experiment, scratch: Path) -> dict[str, SiteData]:

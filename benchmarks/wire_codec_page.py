@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.common import ROOT
-from benchmarks.wire_codec import CODECS, IMAGES, ROWS, SETS, STORED, TESTED
+from benchmarks.wire_codec import CODECS, ROWS, SETS, STORED, TESTED
 from benchmarks.wire_codec_sizes import SIZES
 from fedretina.storage import read_json, write_text
 from fedretina_papers.markdown import between
@@ -47,7 +47,7 @@ def _set(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         f"### {_SETS[kind]}",
         "",
-        f"{len(sites)} sites ({', '.join(sites)}), {IMAGES} training images each, drawn anew with each seed, and "
+        f"{len(sites)} sites ({', '.join(sites)}), {SETS[kind].images} training images each, drawn anew with each seed, and "
         f"{TESTED} to test on; {rounds} rounds of {settings['training']['epochs']} epoch; EfficientNet-Lite0 with the "
         f"weights of its package at {settings['images']['image_size']} pixels, its first "
         f"{settings['network']['frozen']} stages frozen. Mean over the sites and the seeds; beside it the mean "
