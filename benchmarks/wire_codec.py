@@ -128,6 +128,12 @@ def _load(files: Mapping[str, str], experiment: Experiment, scratch: Path) -> di
     }
 
 
+def _commonest(data: SiteData) -> float:
+    """Accuracy on a site's test images of its commonest training grade: what every row is beside."""
+    grade = data.split("train").labels.mode().values
+    return float((data.split("test").labels == grade).double().mean())
+
+
 def _run(experiment: Experiment, sites: Mapping[str, SiteData], scratch: Path) -> dict[str, Any]:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
@@ -137,6 +143,7 @@ def _run(experiment: Experiment, sites: Mapping[str, SiteData], scratch: Path) -
         "seed": experiment.seed,
         "sites": {site: {name: own.get(name) for name in FIGURES} for site, own in results["sites"].items()},
         "images": {site: dict(data.counts) for site, data in sites.items()},
+        "commonest": {site: _commonest(data) for site, data in sites.items()},
         "seconds": round(time.monotonic() - began, 1),
         "moved": moved_by_phase(results),
         "bytes_up": [step_moved(step).up for step in steps],

@@ -164,6 +164,11 @@ def test_a_parameter_without_gradients_keeps_its_variate():
     assert math.isfinite(outcome.figures["correction_ratio"])
 
 
+def test_a_place_that_would_do_nothing_is_refused():
+    with pytest.raises(SettingsError, match=r"nothing is left of the correction .* use 'gradient'"):
+        build_correction(ScaffoldSettings(place="weights"), OptimiserSettings(optimizer="adam"))
+
+
 @pytest.mark.parametrize(
     ("update", "words"),
     [

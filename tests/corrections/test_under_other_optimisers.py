@@ -7,6 +7,7 @@ from quadratics import Bowls, Line, context, vector
 from fedretina.corrections.correction import Outcome, build_correction
 from fedretina.corrections.feddyn import FedDyn, FedDynRound
 from fedretina.corrections.gradients import MeanGradient, raw_gradients
+from fedretina.corrections.scaffold import Scaffold
 from fedretina.exchange.partition import CONTROL
 from fedretina.settings.correction import (
     FedDcSettings,
@@ -27,7 +28,7 @@ def test_under_adam_scaffold_finds_the_joint_optimum_from_the_gradient_and_not_f
     bowls = [Bowls(20, seed=0, noise=0.1) for _ in range(3)]
     plain, _ = bowls[0].error(NoCorrectionSettings(), ADAM, 40)
     right, ratio = bowls[1].error(ScaffoldSettings(), ADAM, 40)
-    after, _ = bowls[2].error(ScaffoldSettings(place="weights"), ADAM, 40)
+    after, _ = bowls[2].error(None, ADAM, 40, Scaffold(ScaffoldSettings(place="weights")))
     assert plain > 0.5
     assert right < 0.02
     assert after > 0.5
@@ -102,14 +103,15 @@ def test_feddcs_memory_is_the_mean_raw_gradient_however_the_weights_go():
         (FedDynSettings(alpha=0.4), 0.2),
         (FedDcSettings(alpha=0.2), 0.5),  # with a control of (2.4, 3.2) added
         (ScaffoldSettings(), 0.4),
-        (ScaffoldSettings(place="weights", max_ratio=0.1), 0.4),  # before the guard
+        (ScaffoldSettings(place="weights", max_ratio=0.1), 0.4),  # under SGD; before the guard
         (NoCorrectionSettings(), None),
     ],
 )
 def test_a_round_tells_how_large_its_correction_is_beside_the_raw_gradient(settings, ratio):
     net = Line([3.0, 4.0])
     control = vector(2.4, 3.2) if settings.travels else None
-    round_ = build_correction(settings, ADAM).begin(context(net, vector(0, 0), control))
+    optimiser = PLAIN if getattr(settings, "place", "gradient") == "weights" else ADAM
+    round_ = build_correction(settings, optimiser).begin(context(net, vector(0, 0), control))
     for _ in range(2):
         net.w.grad = vector(6, 8)
         round_.adjust({"w": 0.1})

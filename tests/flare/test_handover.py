@@ -58,7 +58,7 @@ def test_what_one_process_puts_the_other_takes_and_it_goes_with_its_last_array(f
     assert set(taken.tolist()) == {7}  # who has taken it keeps it
 
 
-@pytest.mark.parametrize("name", ["../secret", "secret", "", "/etc/hostname", "1-" + 32 * "g", "1-" + 32 * "0"])
+@pytest.mark.parametrize("name", ["../secret", "secret", "", "/etc/hostname", "1-1-" + 32 * "g", "1-1-" + 32 * "0"])
 @pytest.mark.attack(
     "a hostile server",
     "a name of a file of the site's in place of tensors that it would hand over",
@@ -71,7 +71,7 @@ def test_no_other_name_is_opened(folder, name):
 
 
 def test_a_link_a_folder_a_pipe_another_size_and_what_others_may_read_are_not_taken(folder):
-    held, name = Handover(folder), f"{os.getpid()}-{32 * '0'}"
+    held, name = Handover(folder), f"1-{os.getpid()}-{32 * '0'}"
     secret = folder.parent / "secret"
     secret.write_bytes(bytes(300))
     secret.chmod(0o600)
@@ -91,6 +91,10 @@ def test_a_link_a_folder_a_pipe_another_size_and_what_others_may_read_are_not_ta
     assert held.take(name, 300) is not None
     path.chmod(0o640)
     assert held.take(name, 300) is None
+    path.chmod(0o600)
+    if os.geteuid() == 0:  # nobody else can give a file away
+        os.chown(path, 12345, 12345)
+        assert held.take(name, 300) is None
 
 
 def test_a_folder_that_others_may_look_into_or_that_is_a_link_is_not_used(folder):
@@ -135,6 +139,16 @@ def test_what_a_killed_process_left_is_erased(folder):
     assert len(os.listdir(folder)) == 1
     kept = Handover(folder).put(PARTS)
     assert os.listdir(folder) == [Handover.name(kept)]
+
+
+def test_what_a_process_of_another_container_may_still_hold_stays(folder):
+    """A number without a process here may be one of another view of processes, over the same folder."""
+    Handover(folder)
+    mine, gone = os.stat("/proc/self/ns/pid").st_ino, 2**31 - 1
+    for view in (mine, mine + 1):
+        (folder / f"{view}-{gone}-{32 * '0'}").touch()
+    Handover(folder)
+    assert os.listdir(folder) == [f"{mine + 1}-{gone}-{32 * '0'}"]
 
 
 def big():

@@ -1,7 +1,5 @@
 """Encoders that sites pre-train without labels, and a block that stands heads on them, at a size of seconds."""
 
-from pathlib import Path
-
 import pytest
 
 from fedretina.data.site_data import load_site_data
@@ -137,9 +135,9 @@ def test_sites_that_pre_train_together_may_be_dealt_to_clients(little_encoders, 
         tiny(clients={"site-9": 2})
 
 
-def test_dealt_clients_hold_each_training_image_once_and_no_patient_twice():
-    data = load_site_data("site-1", SiteDataSettings(phantom_images=100), tiny().pretraining(tiny().encoders[0]).images,
-                          1, Path("unread"))  # fmt: skip
+def test_dealt_clients_hold_each_training_image_once_and_no_patient_twice(tmp_path):
+    images = tiny().pretraining(tiny().encoders[0]).images
+    data = load_site_data("site-1", SiteDataSettings(phantom_images=100), images, 1, tmp_path)
     dealt = as_clients({"site-1": data, "site-2": data}, {"site-1": 3}, 1)
     assert sorted(dealt) == ["site-1-1", "site-1-2", "site-1-3", "site-2"]
     assert dealt["site-2"] is data

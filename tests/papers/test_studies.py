@@ -120,8 +120,8 @@ def run_wire_codec(bench):
     stored = bench.store(wire_codec, wire_codec_page)
     sizes = bench.store(wire_codec_sizes, wire_codec_page, name="SIZES")
     page = bench.page(wire_codec_page)
-    phases = {"phases": [{"name": "train", "rounds": 1}]}
-    bench.set(wire_codec, "BASE", {**wire_codec.BASE, **SMALL, **phases})
+    bench.set(wire_codec, "BASE", {**wire_codec.BASE, **SMALL})
+    bench.set(wire_codec, "SETS", {"fundus": wire_codec.Set(40, 1, {})})
     bench.set(wire_codec_sizes, "_BASE", {**wire_codec_sizes._BASE, **SMALL, "phantom_images": 16})
     bench.set(wire_codec_sizes, "CASES", dict([*wire_codec_sizes.CASES.items()][:2]))
     words = ["--rows", "fedavg", "--codecs", "none,int4", "--seeds", "1", "--scratch", bench.folder / "scratch"]

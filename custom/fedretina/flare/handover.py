@@ -31,7 +31,8 @@ HANDOVER = "FEDRETINA_HANDOVER"
 """Environment variable that names such a folder, which all processes of a federation on one machine are given."""
 WORTH_A_FILE = 2**20
 """Bytes below which nothing is written into a file."""
-_NAME = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{32}")  # of the process that wrote it, and of itself
+_NAME = re.compile(r"([0-9]{1,20})-([1-9][0-9]{0,9})-[0-9a-f]{32}")
+"""Of the view of processes and the process that wrote it, and of itself."""
 
 
 def handover_of(fl_ctx: FLContext, settings: SiteSettings | ServerSettings) -> Handover | None:
@@ -53,8 +54,8 @@ class Handover:
     """A folder of such files; each goes when the last array in it does, or when this process ends.
 
     Attributes:
-        here: A digest of machine, boot, view of the file system, user and folder: what two processes must have in
-            common. It tells nothing of any of them.
+        here: A digest of machine, boot, view of files and of processes, user and folder: what two processes must have
+            in common. It tells nothing of any of them.
 
     Args:
         folder: Made when missing, for its owner alone. What processes that are gone have left there is erased.
@@ -70,8 +71,8 @@ class Handover:
         found = os.fstat(self._folder)
         _require_own(found)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        view = os.stat("/proc/self/ns/mnt").st_ino
-        words = f"{boot}|{view}|{os.geteuid()}|{found.st_dev}|{found.st_ino}"
+        files, self._processes = (os.stat(f"/proc/self/ns/{view}").st_ino for view in ("mnt", "pid"))
+        words = f"{boot}|{files}|{self._processes}|{os.geteuid()}|{found.st_dev}|{found.st_ino}"
         self.here = hashlib.sha256(words.encode()).hexdigest()
         self._path = folder
         self._sweep()
@@ -103,7 +104,7 @@ class Handover:
         Raises:
             OSError: It cannot be made.
         """
-        name = f"{os.getpid()}-{uuid.uuid4().hex}"
+        name = f"{self._processes}-{os.getpid()}-{uuid.uuid4().hex}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return OpenFile(self._path / name, os.open(name, flags, 0o600, dir_fd=self._folder))
 
@@ -144,7 +145,7 @@ class Handover:
         """The name of the file that a buffer of `put` lies in; None for any other buffer."""
         path = Handover.path(buffer)
         written = None if path is None else _NAME.fullmatch(path.name)
-        return written[0] if written is not None and written[1] == str(os.getpid()) else None
+        return written[0] if written is not None and written[2] == str(os.getpid()) else None
 
     @staticmethod
     def path(buffer: np.ndarray) -> Path | None:
@@ -154,7 +155,9 @@ class Handover:
 
     def _sweep(self) -> None:
         for name in os.listdir(self._folder):
-            if (written := _NAME.fullmatch(name)) and not Path(f"/proc/{written[1]}").exists():
+            written = _NAME.fullmatch(name)
+            # Of a process that another container sees and this one does not, nothing is known here.
+            if written and written[1] == str(self._processes) and not Path(f"/proc/{written[2]}").exists():
                 with suppress(OSError):
                     os.unlink(name, dir_fd=self._folder)
 

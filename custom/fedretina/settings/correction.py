@@ -67,7 +67,7 @@ class ScaffoldSettings(CorrectionSettings):
             good approximation.
         place: Where the correction enters. "gradient" adds c - c_i to the gradient before the optimiser's moments, as
             in the paper, under every optimiser. "weights" takes lr (c - c_i) off after the step, as NIID-Bench and
-            FLARE's helper do: the same for plain SGD, and under Adam nothing is left of it beside the step.
+            FLARE's helper do: the same for plain SGD, and refused under Adam, beside whose step nothing is left of it.
         eta_g: Server's step from the last aggregate to the sites' mean; 1 is the mean itself.
         max_ratio: Longest correction in a step, in lengths of that step's gradient (over all corrected parameters).
             A guard: public codes report divergence.
@@ -91,6 +91,11 @@ class ScaffoldSettings(CorrectionSettings):
             )
         if self.update == "option2_fednova" and optimiser.optimizer != "sgd":
             return "correction.update 'option2_fednova' is for SGD with momentum: use 'mean_grad' with Adam."
+        if self.place == "weights" and optimiser.optimizer != "sgd":
+            return (
+                "correction.place 'weights' is for SGD: Adam's step does not shrink with the gradient, so that nothing "
+                "is left of the correction beside it; use 'gradient'."
+            )
         return None
 
 

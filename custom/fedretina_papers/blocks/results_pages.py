@@ -54,6 +54,7 @@ _PHOTOGRAPHS = {
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "joined": "heads from sums over all stages joined with that of `fedavg` (ours; not in the product yet)",
     "pooled": "the network of `fedavg` on all images in one place",
+    "pooled_exits": "the network of `fedee`, with early exits, on all images in one place",
 }
 """Rows of README's first table on photographs, and on scans below."""
 _SCANS = {
