@@ -58,8 +58,8 @@ def benchmark(
     The papers' are `feduaa`, `oct`, and those of FedEE, named below.
 
     `f1`, `f2`, `e1`, `e1-scans`, `trunk`, `o1` (scans, at 4, 8 and 16 clients), `p1` and `p1-photographs` are blocks of
-    draws with their controls, on an encoder that stands still; in `f3` networks train whole beside it
-    (docs/paper_tables.md). `p1-oct` and `p1-fundus` pre-train the encoders of `o1`, `p1` and `p1-photographs` without
+    draws with their controls, on an encoder that stands still; in `f3` and `f3-scans` networks train whole beside it
+    (docs/paper_tables.md). `p1-oct` and `p1-fundus` pre-train the encoders of `o1`, `f3-scans` and both `p1` without
     labels, some minutes more with each call. These blocks do it first, in OUT, unless --encoders is a folder of them;
     of an encoder that several folders hold the first that fits the sites is taken.
 

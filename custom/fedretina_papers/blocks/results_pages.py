@@ -41,7 +41,7 @@ HELD = "sums_both_held"
 """The same with the default policy too, which keeps grades of few patients out of the message."""
 JOINED = "joined"
 """Heads from sums over all stages joined with FedAvg's, a row of our own."""
-BLOCKS = ("f1", "f2", "trunk", "e1", "e1_scans", "o1", "p1", "p1_photographs", "f3")
+BLOCKS = ("f1", "f2", "trunk", "e1", "e1_scans", "o1", "p1", "p1_photographs", "f3", "f3_scans")
 _FIGURE = "referable_auc"
 _FIRST = (_FIGURE, "kappa")
 _BEGIN, _END = "<!-- from blocks/results_pages.py -->", "<!-- end -->"
