@@ -49,6 +49,12 @@ def test_a_difference_has_one_p_value():
     BlockPlan.read(tiny(reference="singleset", pairs=[["fedavg", "probe"], ["fedavg", "sums_both"]]))
 
 
+def _tables(page):
+    """The tables of a page: their lines, each in its cells."""
+    parts = [part.splitlines() for part in page.split("\n\n") if part.startswith("|")]
+    return [[[cell.strip() for cell in line.strip("|").split("|")] for line in lines] for lines in parts]
+
+
 def test_rows_that_are_run_at_some_sizes_alone(tmp_path):
     """A size of few rows has its tables, and the other size all rows; no size is without its controls."""
     few = ["majority", "probe", "singleset", "fedavg", "pooled"]
@@ -65,6 +71,12 @@ def test_rows_that_are_run_at_some_sizes_alone(tmp_path):
     assert ("| Heads from sums" in first, "| Heads from sums" in second) == (True, False)
     assert "A correction over the gradient is" in page
     assert ("correction over gradient" in first, "correction over gradient" in second) == (True, False)
+    tables = [[dict(zip(head, line, strict=True)) for line in lines] for head, _, *lines in _tables(first)]
+    figures, tested = {line["row"]: line for line in tables[0]}, tables[1]
+    for line in tested:
+        for one, both in (("training passes", "of both"), ("sent per hospital", "by both")):
+            told = [figures[name][one] for name in (line["row"], line["least beaten"])]
+            assert line[f"{one} {both}"] == " and ".join(told)
     assert "Not run yet" not in page
     assert "\n| all | " in page  # among the leads, since all rows of the size have run
     for only, said in (({"all": few[1:]}, "rows that stand alone"), ({8: few}, "only names"), ({16: ["x"]}, "only")):
