@@ -61,6 +61,7 @@ SETS: Mapping[str, Set] = {
     "fundus": Set(80, 20, {}),
     # The OCT paper's rate falls along a cosine.
     "oct": Set(160, 40, {"images": {"modality": "oct"}, "training": {"schedule": "cosine"}}),
+    "oct_constant": Set(160, 40, {"images": {"modality": "oct"}}),
 }
 ROWS: Mapping[str, dict[str, Any]] = {
     "fedavg": {"row": "fedavg"},

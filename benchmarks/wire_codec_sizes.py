@@ -38,9 +38,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "SCAFFOLD, int8, controls follow": ("int8", {"training": _SGD, "correction": {"update": "option2"}}),
     "SCAFFOLD, int4, controls sent": ("int4", {"training": _ADAM}),
     "SCAFFOLD, int4, controls follow": ("int4", {"training": _SGD, "correction": {"update": "option2"}}),
-    "SCAFFOLD, int4, controls follow, first 4 stages frozen": (
+    "SCAFFOLD, int4, controls follow, first 7 of 8 stages frozen": (
         "int4",
-        {"training": _SGD, "correction": {"update": "option2"}, "network": {"frozen": 4}},
+        {"training": _SGD, "correction": {"update": "option2"}, "network": {"frozen": 7, "frozen_cache": "lenient"}},
     ),
 }
 """By what the page calls it: the codec, and the settings."""

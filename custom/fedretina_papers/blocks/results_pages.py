@@ -32,8 +32,7 @@ from fedretina_papers.blocks.tables import (
 from fedretina_papers.engine.page import page, write_page
 from fedretina_papers.engine.table import bytes_told, passes_told
 from fedretina_papers.markdown import between
-from fedretina_papers.packed import SUFFIX, read_packed, unpack
-from fedretina_papers.stored import end_words
+from fedretina_papers.packed import SUFFIX, unpack
 
 SHARED = "sums_both"
 """The row that a doctor's page speaks of: what `fedretina` gives in one message (row `analytic`) by its defaults."""
@@ -362,13 +361,11 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
     leads = [(plan, case, lead_table(plan, sizes)) for plan, case, sizes in cases]
     alike = f1.cases[0][1]
     places = {one: [place(f1.plan, runs, JOINED, one) for runs in alike.values()] for one in (*_FIRST, "auc")}
-    codecs = list(read_packed(results / f"wire_codec{SUFFIX}").values())
     write_page(
         "results.md.j2",
         docs / "results.md",
         leads=leads,
         fewest=MIN_COUNT,
-        codecs_end=end_words(codecs),
         joined={figure: [str(one) for one in found] for figure, found in places.items()},
         joined_at=[str(size) for size in alike],
     )
