@@ -104,7 +104,7 @@ def test_show_does_not_wait_for_torch(tmp_path):
     subprocess.run([sys.executable, "-c", words], check=True)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["methods"], ["show"], ["simulate", "spring.yaml"]])
+@pytest.mark.parametrize("words", [["--help"], ["show"], ["simulate", "spring.yaml"]])
 def test_help_what_is_missing_and_a_fault_in_the_settings_are_told_without_torch(tmp_path, words):
     (tmp_path / "spring.yaml").write_text("name: spring\nrow: feduaa\nseeed: 2\n")
     code = "import sys; from fedretina.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
@@ -112,7 +112,7 @@ def test_help_what_is_missing_and_a_fault_in_the_settings_are_told_without_torch
         [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert found.stdout.splitlines()[-1] == "False"
-    assert (found.returncode == 0) == (words in (["--help"], ["methods"]))
+    assert (found.returncode == 0) == (words == ["--help"])
     assert words[0] != "simulate" or "seeed" in found.stderr
 
 
