@@ -17,15 +17,11 @@ from fedretina.testing import check_codec
 CODECS = [Bf16Settings(), Int8Settings(block=16), Int4Settings(block=16)]
 
 
-def draws(seed=1):
-    return torch.Generator().manual_seed(seed)
+def numbers(count):
+    return torch.randn(count, generator=torch.Generator().manual_seed(0)) * 0.01
 
 
-def numbers(count, seed=0):
-    return torch.randn(count, generator=draws(seed)) * 0.01
-
-
-def slowly(values, bits, block, drawn):
+def slowly(values, bits, block):
     """Number by number: q s, s the bfloat16 at or above the largest of the block over 2^(bits - 1) - 1."""
     levels, found = 2 ** (bits - 1) - 1, []
     for begin in range(0, len(values), block):
@@ -34,22 +30,20 @@ def slowly(values, bits, block, drawn):
         upper = struct.unpack("<I", struct.pack("<f", top))[0]
         upper = (upper + 0xFFFF) & 0xFFFF0000  # towards infinity
         scale = struct.unpack("<f", struct.pack("<I", upper))[0]
-        for at, one in enumerate(part):
-            found.append(math.floor(one / scale + float(drawn[begin // block][at])) * scale)
+        found += [math.floor(one / scale + 0.5) * scale for one in part]
     return np.array(found, dtype=np.float32)
 
 
 @pytest.mark.parametrize("settings", CODECS[1:], ids=lambda one: one.name)
 def test_blocks_round_as_a_slow_form_does(settings):
     codec, values = build_codec(settings), numbers(53)
-    drawn = torch.rand((4, 16), generator=draws())
-    found = codec.decode(codec.encode(values, draws()), 53).numpy()
-    assert np.allclose(found, slowly(values, settings.bits, 16, drawn), rtol=1e-6, atol=1e-9)
+    found = codec.decode(codec.encode(values), 53).numpy()
+    assert np.allclose(found, slowly(values, settings.bits, 16), rtol=1e-6, atol=1e-9)
 
 
 def test_bfloat16_keeps_the_upper_half_of_each_number():
     codec, values = build_codec(Bf16Settings()), numbers(7)
-    body = codec.encode(values, draws())
+    body = codec.encode(values)
     upper = values.to(torch.bfloat16).to(torch.float32).numpy().view(np.uint32) >> 16
     assert body.tolist() == [*(upper >> 8).tolist(), *(upper & 255).tolist()]
 
@@ -63,16 +57,9 @@ def test_a_codec_does_what_one_must_numbers_and_run(little_encoder, tmp_path):
 @pytest.mark.parametrize("count", [1, 15, 33])
 def test_constants_come_back_within_a_step_and_zeros_as_zeros(settings, value, count):
     codec, values = build_codec(settings), torch.full((count,), value)
-    body = codec.encode(values, draws())
+    body = codec.encode(values)
     assert body.shape == (codec.size(count),)
     assert float((codec.decode(body, count) - values).abs().max()) <= max(abs(value) / 7 * 1.01, 2.0**-97)
-
-
-def test_random_rounding_is_right_in_the_mean():
-    codec, values = build_codec(Int4Settings()), numbers(256)
-    mean = sum(codec.decode(codec.encode(values, draws(seed)), 256) for seed in range(400)) / 400
-    step = float(values.abs().max()) / 7
-    assert float((mean - values).abs().max()) < 5 * step / math.sqrt(12 * 400) * 2
 
 
 def test_a_codec_is_named_and_its_settings_are_its_own():
@@ -84,7 +71,7 @@ def test_a_codec_is_named_and_its_settings_are_its_own():
 def frame(body=None, base=None, settings=CODECS[2]):
     base = torch.zeros(100) if base is None else base
     codec = build_codec(settings)
-    return sealed(codec.encode(numbers(100), draws()) if body is None else body, base)
+    return sealed(codec.encode(numbers(100)) if body is None else body, base)
 
 
 def packed(content, base=None):
@@ -94,7 +81,7 @@ def packed(content, base=None):
 
 
 def body_with(at, value):
-    body = build_codec(CODECS[2]).encode(numbers(100), draws())
+    body = build_codec(CODECS[2]).encode(numbers(100))
     body[at : at + len(value)] = torch.tensor(value, dtype=torch.uint8)
     return body
 

@@ -119,15 +119,15 @@ def distance(encoding, key, parts, feedback):
     targets = [torch.randn(parts.shapes[key], generator=draws) for _ in range(3)]
     held, lost, down_lost = torch.zeros(parts.shapes[key]), [{}, {}, {}], {}
     away = []
-    for number in range(60):
+    for _ in range(60):
         ups = []
         for at, target in enumerate(targets):
             base = Base({key: held})
-            made = encoding.encode({key: held + 0.5 * (target - held)}, base, lost[at], {}, (at, number))
+            made = encoding.encode({key: held + 0.5 * (target - held)}, base, lost[at], {})
             ups.append(encoding.decode(made.frames, base).tensors[key])
             assert torch.equal(ups[-1], made.held[key])
             lost[at] = made.errors if feedback else {}
-        made = encoding.encode({key: sum(ups) / 3}, Base({key: held}), down_lost, {}, ("server", number))
+        made = encoding.encode({key: sum(ups) / 3}, Base({key: held}), down_lost, {})
         held, down_lost = made.held[key], made.errors if feedback else {}
         away.append(held)
     mean = sum(away[-30:]) / 30

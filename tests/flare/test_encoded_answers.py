@@ -40,7 +40,7 @@ def wire(tiny, tmp_path, monkeypatch):
     parts = partition_of(experiment, net)
     encoding = encoding_of(experiment, parts)
     sent = {key: net.state_dict()[key] for key in parts.travelling}
-    made = encoding.encode({key: tensor + 1e-3 for key, tensor in sent.items()}, Base.up(sent), {}, {}, (1,))
+    made = encoding.encode({key: tensor + 1e-3 for key, tensor in sent.items()}, Base.up(sent), {}, {})
     monkeypatch.setattr(whitelist_filter, "load_experiment", lambda *_: experiment)
     monkeypatch.setattr(whitelist_filter, "require_known_filters", lambda _: None)
     stamp = Stamp("spring", "train", 0, 0, experiment.digest(parts))

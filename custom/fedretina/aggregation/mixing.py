@@ -79,7 +79,6 @@ class Mixer:
         self._parts = parts
         self._cipher = cipher
         self._encoding = encoding
-        self._seed = experiment.seed
         self._correction = build_correction(experiment.correction, experiment.training)
 
     def needed(self, step: Step) -> frozenset[str]:
@@ -168,7 +167,7 @@ class Mixer:
             own = round_.spool.weighted_mean(weights, dtypes)
             beside: Tensors = {}
             if self._encoding is not None:
-                both = self._as_held(round_.step, own, before(site), {}, site)
+                both = self._as_held(round_.step, own, before(site), {})
                 own, beside = {key: both[key] for key in own}, both
             digests[site] = tensors_digest(own)
             put(site, {**self._resting(round_.state), **beside, **own})
@@ -180,9 +179,7 @@ class Mixer:
             "digest": tensors_digest(mean),
         }
 
-    def _as_held(
-        self, step: Step, mixed: Tensors, before: Tensors, ways: Ways, site: str = ""
-    ) -> dict[str, torch.Tensor]:
+    def _as_held(self, step: Step, mixed: Tensors, before: Tensors, ways: Ways) -> dict[str, torch.Tensor]:
         """What the sites will hold of a mixed model, with what takes them there from the last, and what that loses.
 
         Args:
@@ -190,15 +187,12 @@ class Mixer:
             mixed: The model.
             before: What the step began with: what the sites hold now, and what was lost on the way there.
             ways: See `Encoding.common_ways`.
-            site: Whose model it is, where each site has one.
         """
         assert self._encoding is not None
         sent = {key: mixed[key] for key in self._parts.moving(step.task).travelling if key in mixed}
         lost = {key.removeprefix(ERROR): tensor for key, tensor in before.items() if key.startswith(ERROR)}
         require_finite(sent, step.name)
-        made = self._encoding.encode(
-            sent, Base(before), lost, ways, (self._seed, "server", site, step.phase, step.round)
-        )
+        made = self._encoding.encode(sent, Base(before), lost, ways)
         return {
             **made.held,
             **{f"{FRAME}{key}": frame for key, frame in made.frames.items()},

@@ -19,8 +19,8 @@ class Bf16(Codec):
         """See `Codec.size`."""
         return 2 * numbers
 
-    def encode(self, numbers: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
-        """See `Codec.encode`; nothing is drawn."""
+    def encode(self, numbers: torch.Tensor) -> torch.Tensor:
+        """See `Codec.encode`."""
         pairs = numbers.to(torch.bfloat16).view(torch.uint8).reshape(-1, 2)
         return pairs.flip(1).T.reshape(-1)
 

@@ -1,4 +1,4 @@
-"""int8 and int4: whole numbers in blocks that share a scale, rounded at random so that the mean is right."""
+"""int8 and int4: whole numbers in blocks that share a scale."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SMALLEST = 2.0**-100  # a scale below it is none: its block is nothing but zero
 class Blocks(Codec):
     """x becomes q s, with q a whole number from -L to L, L = 2^(bits - 1) - 1, and s = max |x| / L over its block.
 
-    q is rounded at random, up with the probability of what is left over (QSGD: Alistarh et al., NeurIPS 2017, there
-    with one scale per tensor and the Euclidean length in place of the largest number), so its mean over the draws is
-    x / s. s is a bfloat16, rounded up, so that no q lies outside. The body holds the scales and then the numbers,
-    q + L + 1 each; of 4 bits two in a byte.
+    q is the nearest to x / s. QSGD (Alistarh et al., NeurIPS 2017) rounds at random instead, so that the mean is right
+    without a memory; here error feedback gives back what the nearest loses, and at random a message is half as far
+    again from what is meant, for as many bytes. s is a bfloat16, rounded up, so that no q lies outside. The body holds
+    the scales and then the numbers, q + L + 1 each; of 4 bits two in a byte.
 
     Args:
         settings: Its settings.
@@ -37,15 +37,14 @@ class Blocks(Codec):
         """See `Codec.size`."""
         return 2 * self._blocks(numbers) + self._packed(numbers)
 
-    def encode(self, numbers: Tensor, draws: torch.Generator) -> Tensor:
+    def encode(self, numbers: Tensor) -> Tensor:
         """See `Codec.encode`."""
         padded = torch.zeros(self._blocks(numbers.numel()) * self._block)
         padded[: numbers.numel()] = numbers
         rows = padded.reshape(-1, self._block)
         scales = _up(rows.abs().amax(dim=1) / self._levels)
-        drawn = torch.rand(rows.shape, generator=draws)
         over = torch.where(scales > 0, 1 / scales, torch.zeros_like(scales))
-        rounded = rows.mul(over.unsqueeze(1)).add_(drawn).floor_().clamp_(-self._levels, self._levels)
+        rounded = rows.mul(over.unsqueeze(1)).round_()
         values = rounded.add_(self._levels + 1).to(torch.uint8).reshape(-1)[: numbers.numel()]
         if self._bits == 4:
             even = torch.full((2 * self._packed(numbers.numel()),), self._levels + 1, dtype=torch.uint8)

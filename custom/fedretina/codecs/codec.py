@@ -26,13 +26,11 @@ class Codec:
         """Bytes that so many numbers take, before entropy coding; it follows from the count alone."""
         raise NotImplementedError
 
-    def encode(self, numbers: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
-        """Round numbers.
+    def encode(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Round numbers; the same numbers give the same bytes, so that a round that is repeated gives the same bits.
 
         Args:
             numbers: float32 [n], all finite.
-            draws: What random rounding draws from, seeded by round, site and tensor, so that a round that is repeated
-                gives the same bits.
 
         Returns:
             uint8 [size(n)].

@@ -24,14 +24,11 @@ from fedretina.corrections.correction import build_correction
 from fedretina.errors import RefusedError
 from fedretina.exchange.partition import CONTROL, KEY, Partition, size_of
 from fedretina.exchange.payload import Tensors
-from fedretina.seeds import derive_seed
 from fedretina.settings.codec import EncodingSettings
 from fedretina.settings.experiment import Experiment
 
 Ways = Mapping[str, float]
 """By parameter, S eta of a round, where its control follows from that and the weights (`Outcome.ways`)."""
-Purpose = tuple[int | str, ...]
-"""Who encodes for which round: what the draws of random rounding are seeded with."""
 
 _WAY = 4  # bytes of a way, which stands in the place of a control
 
@@ -107,7 +104,7 @@ class Encoding:
         )
         self.kept = self.keys | frozenset(parts.parameters if self._correction.comes_back else ())
 
-    def encode(self, tensors: Tensors, base: Base, errors: Tensors, ways: Ways, purpose: Purpose) -> Encoded:
+    def encode(self, tensors: Tensors, base: Base, errors: Tensors, ways: Ways) -> Encoded:
         """Encode a message.
 
         Args:
@@ -115,7 +112,6 @@ class Encoding:
             base: What it counts from.
             errors: What the last message to the same end lost.
             ways: Of the parameters whose controls need not travel.
-            purpose: Seeds the draws, with each tensor's key.
 
         Raises:
             RefusedError: A tensor holds a value that is not finite.
@@ -129,8 +125,7 @@ class Encoding:
                 change = change + errors[key]
             if not math.isfinite(size_of(change)):
                 raise RefusedError(f"tensor {key!r} holds a value that is not finite, so it cannot be encoded.")
-            draws = torch.Generator().manual_seed(derive_seed(*purpose, key, "codec"))
-            body = self._codec.encode(change.reshape(-1), draws)
+            body = self._codec.encode(change.reshape(-1))
             back = self._codec.decode(body, change.numel()).reshape(change.shape)
             frames[key], held[key], lost[key] = sealed(body, from_), from_ + back, change - back
         for name, key in sorted(following.items()):

@@ -208,9 +208,8 @@ class Site:
         if self._encoding is None:
             return tensors, snapshot
         step = request.step
-        purpose = (self._experiment.seed, "site", self._data.name, step.phase, step.round)
         try:
-            made = self._encoding.encode(tensors, Base.up(request.tensors), request.lost, ways, purpose)
+            made = self._encoding.encode(tensors, Base.up(request.tensors), request.lost, ways)
         except RefusedError as error:
             raise TrainingError(f"{step.name}: {error}") from error
         memory = {
