@@ -117,7 +117,7 @@ def test_rows_stand_on_a_frozen_encoder_or_train_all_of_it(changed, said):
 @pytest.mark.parametrize(
     ("name", "changed", "said"),
     [
-        ("whole_singleset", {"standard": True}, "from the plan's own weights"),
+        ("whole_singleset", {"standard": True}, "leave out standard"),
         ("whole_pooled", {"of": "whole_fedbn"}, "take a row that shares all"),
         ("sums", {"tune": [{"setting": "training.learning_rate", "values": [1, 2, 3]}]}, "train nothing"),
     ],

@@ -7,6 +7,7 @@ from fedretina.errors import SettingsError
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_json, write_json
+from fedretina_papers.blocks import runs
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan, images_of
 from fedretina_papers.blocks.study import run_block
@@ -222,6 +223,54 @@ def test_a_blocks_rows_stand_on_encoders_that_were_pretrained(study, tmp_path):
         run_block(block({}), tmp_path / "other", 1, told.append)
     with pytest.raises(SettingsError, match="none of the plan's starts"):
         block({}, starts=[])
+
+
+def test_networks_that_train_whole_begin_from_encoders_that_were_pretrained(study, tmp_path, monkeypatch):
+    encoders, begun = given_encoders(study[0]), {}
+    real = runs.trained
+
+    def trained(experiment, data, folder):
+        begun.setdefault(experiment.row, {}).update(dict.fromkeys(data, experiment.network.weights.sha256))
+        return real(experiment, data, folder)
+
+    monkeypatch.setattr(runs, "trained", trained)
+    whole = {"frozen": "nothing", "frozen_cache": "strict", "frozen_statistics": True}
+    shared = {"row": "fedavg", "classes": ["normal", "drusen", "dme", "cnv"], "exchange": {"personal": "nothing"}}
+    mine = {"role": "alone", "kind": "trained", "settings": {"network": whole}}
+    ours = {"role": "federated", "kind": "trained", "twin": "mine", "settings": {**shared, "network": whole}}
+    in_one = {"role": "pooled", "kind": "pooled", "of": "ours_moco"}
+    more = [
+        {"name": "mine", "title": "Whole", **mine},
+        {"name": "mine_alone", "title": "Whole, from its site's", "start": "alone", **mine},
+        {
+            "name": "mine_even",
+            "title": "As if even",
+            "role": "alone",
+            "kind": "even",
+            "of": "mine_alone",
+            "start": "alone",
+        },
+        {"name": "ours_moco", "title": "Whole, from all sites'", "start": "moco", **ours},
+        {"name": "one_moco", "title": "In one place", "start": "moco", **in_one},
+    ]
+    kept = ("majority", "probe", "singleset", "fedavg", "pooled")
+    rows = [row for row in block({}).model_dump()["rows"] if row["name"] in kept]
+    few = {"rows": rows + more, "sizes": [16], "draws": 1, "reference": ""}
+    told = []
+    assert run_block(block(encoders, **few), tmp_path / "block", 1, lambda one: told.append(one.words)) == {}
+
+    sums = {name: {site: one["sha256"] for site, one in held["files"].items()} for name, held in encoders.items()}
+    assert begun == {"singleset": sums["alone"], "fedavg": sums["moco"]}  # `mine`, which is first, has none
+    results = tmp_path / "block" / "results" / "two" / "16"
+    found = {row["name"]: read_json(results / row["name"] / "draw-0.json") for row in more}
+    assert len({str(one["sites"]) for one in found.values()}) == len(more)
+    assert [one["passes"] for one in found.values()] == [1, 2, 2, 3, 3]
+    assert found["one_moco"]["bytes_up"] == encoders["moco"]["sent"] < found["ours_moco"]["bytes_up"]
+
+    shared_from_each = [{**row, "start": "alone"} if row["name"] == "ours_moco" else row for row in rows + more]
+    refused = block(encoders, **few | {"rows": shared_from_each})
+    assert run_block(refused, tmp_path / "refused", 1, lambda one: told.append(one.words)) != {}
+    assert any("differs from set to set" in words for words in told)
 
 
 def test_an_encoder_of_each_site_serves_no_other(tmp_path):

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from fedretina.data.clients import ClientSkew, divide
 from fedretina.data.site_data import SiteData, Split, load_site_data
-from fedretina.errors import DataError, SettingsError
+from fedretina.errors import DataError
 from fedretina.local.features import FrozenOutputs
 from fedretina.networks.build import build_network
 from fedretina.seeds import derive_seed, reproducible_torch, torch_device
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import SiteDataSettings, read_data_settings
 from fedretina_papers.blocks.plan import PIXELS, BlockCase, BlockPlan, Size, images_of
@@ -90,11 +89,8 @@ def read_sets(
         SettingsError: There is no such encoder for a site.
     """
     found: dict[str, ImageSet] = {}
-    if start not in ("", PIXELS, *plan.encoders):
-        raise SettingsError(
-            f"rows of {plan.name} stand on the encoder {start!r}: give the folder of its pre-training as --encoders."
-        )
     for site, file in plan.sites.items():
+        weights = None if start in ("", PIXELS) else plan.begin(start, site)
         settings = SiteDataSettings(phantom_images=_PHANTOMS) if file is None else read_data_settings(file, site)
         data = load_site_data(
             site,
@@ -107,7 +103,6 @@ def read_sets(
         if start == PIXELS:
             found[site] = ImageSet(_gradable(data, plan.without), 0)
             continue
-        weights = WeightsSettings.model_validate(plan.encoders[start].weights(site)) if start else None
         seen = experiment.model_copy(update={"network": experiment.network.model_copy(update={"weights": weights})})
         found[site] = _seen(_gradable(data, plan.without), seen if start else experiment)
     return found

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from fedretina.errors import SettingsError
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
+from fedretina.settings.network import WeightsSettings
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
 from fedretina_papers.choices import NAME, passes, require_one_place
@@ -75,7 +76,7 @@ def images_of(size: Size, held: int) -> int:
 
 
 class BlockStart(BaseModel):
-    """An encoder that rows may stand on in the place of the plan's own.
+    """An encoder that rows may stand on, or begin from, in the place of the plan's own.
 
     Attributes:
         name: Of a pre-training, which the block runs first or whose folder `--encoders` names (docs/oct.md).
@@ -149,7 +150,8 @@ class BlockRow(BaseModel):
         twin: Of a federated row that trains, the row alone with the very same network and number of passes with labels;
             the encoder before them may have been pre-trained otherwise, or not.
         settings: Laid over the plan's.
-        start: Name of the encoder that it stands on; the plan's own where "".
+        start: Name of the encoder that it stands on, or that it begins from where it trains all of the network; the
+            plan's own where "".
         standard: Whether each hospital's rows stand as a BatchNorm of its own would leave them, by the mean and
             variance of its own training images: what FedBN is where an encoder does not train.
         stages: Of a row of sums: whether what early exits read stands beside the pooled features in what is summed.
@@ -368,10 +370,10 @@ class BlockPlan(BaseModel):
             if row.kind == "sums" and row.tune:
                 raise SettingsError(f"row {row.name!r} is of sums, which train nothing: leave its tune out.")
             mine = plan.experiment_of(row, 1, {})
-            if plan.shown(row) == PIXELS and (row.start or row.standard):
+            if plan.shown(row) == PIXELS and row.standard:
                 raise SettingsError(
-                    f"row {row.name!r} trains all of the network from the plan's own weights: leave out start and "
-                    "standard, which are of rows on a frozen encoder."
+                    f"row {row.name!r} trains all of the network: leave out standard, which is of rows on a frozen "
+                    "encoder."
                 )
             if row.kind == "pooled":
                 require_one_place(row.name, mine)
@@ -397,6 +399,19 @@ class BlockPlan(BaseModel):
                 "no row trains a head on the frozen encoder (frozen: all): heads from sums stand on it, so name one."
             )
         return plan
+
+    def begin(self, start: str, of: str) -> WeightsSettings:
+        """Weights of a start for a set.
+
+        Raises:
+            SettingsError: There is no such encoder.
+        """
+        if start not in self.encoders:
+            raise SettingsError(
+                f"rows of {self.name} stand on the encoder {start!r}: give the folder of its pre-training as "
+                "--encoders."
+            )
+        return WeightsSettings.model_validate(self.encoders[start].weights(of))
 
     def row(self, name: str) -> BlockRow:
         """A row by its name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedretina.data.site_data import SiteData
-from fedretina.errors import DivergedError, FedretinaError
+from fedretina.errors import DivergedError, FedretinaError, SettingsError
 from fedretina.settings.evaluation import SoftmaxMeanSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
@@ -89,7 +89,7 @@ class BlockRuns:
         self._sets: dict[str, dict[str, ImageSet]] = {}
         self._dealt: tuple[Any, dict[str, dict[str, Hospital]]] = ((), {})
         self._sums: dict[tuple[str, ...], dict[str, Ran]] = {}
-        self._last: tuple[Experiment | None, Mapping[str, Hospital], Ran] = (None, {}, Ran({}, 0, 0))
+        self._last: tuple[Sequence[Experiment], Mapping[str, Hospital], Ran] = ((), {}, Ran({}, 0, 0))
 
     def sets(self, shown: str) -> dict[str, ImageSet]:
         """All sets as rows see them, see `BlockPlan.shown`; read once."""
@@ -193,16 +193,43 @@ class BlockRuns:
         data = {name: self._pooled(one) if plain else one.data for name, one in hospitals.items()}
         if row.standard:
             data = {name: as_by_own_batchnorm(one) for name, one in data.items()}
+        begun = self._begun(row, experiment, hospitals)
         if row.kind == "pooled":
-            return pooled(experiment, data)
+            return pooled(begun[0][0], data)
         if row.standard:
             return self._trained(experiment, data)
         asked, known, ran = self._last
         same = len(known) == len(hospitals) and all(one is hospitals.get(name) for name, one in known.items())
-        if not same or asked != experiment:
-            ran = self._trained(experiment, data)
-            self._last = experiment, hospitals, ran  # a temperature or even grades read their row's run
+        if not same or asked != [one for one, _ in begun]:
+            ran = _together([self._trained(one, {name: data[name] for name in names}) for one, names in begun])
+            # A temperature or even grades read their row's run.
+            self._last = [one for one, _ in begun], hospitals, ran
         return ran
+
+    def _begun(
+        self, row: BlockRow, experiment: Experiment, hospitals: Mapping[str, Hospital]
+    ) -> list[tuple[Experiment, list[str]]]:
+        """A row's settings with the weights that a network which trains whole begins from, and whose they are.
+
+        Raises:
+            SettingsError: Hospitals that share a network are to begin from different ones.
+        """
+        if not row.start or self.plan.shown(row) != PIXELS:
+            return [(experiment, list(hospitals))]
+        found: list[tuple[Experiment, list[str]]] = []
+        for name, one in hospitals.items():
+            network = experiment.network.model_copy(update={"weights": self.plan.begin(row.start, one.of)})
+            mine = experiment.model_copy(update={"network": network})
+            like = next((names for other, names in found if other == mine), None)
+            if like is None:
+                found.append((mine, like := []))
+            like.append(name)
+        if len(found) > 1 and row.role != "alone":
+            raise SettingsError(
+                f"row {row.name!r} trains one network, but the encoder {row.start!r} differs from set to set: take "
+                "one that all sites pre-trained together."
+            )
+        return found
 
     def _trained(self, experiment: Experiment, data: Mapping[str, SiteData]) -> Ran:
         if goes_side_by_side(experiment):
@@ -330,6 +357,14 @@ class BlockRuns:
             waiting = [value for value in waiting if number.most is None or value <= number.most]
             grown += 1
         return best, {f"{value:g}": round(one, 5) for value, one in sorted(figures.items())}, best in ends
+
+
+def _together(rans: Sequence[Ran]) -> Ran:
+    """One run of hospitals that have nothing to do with each other; itself where there is one."""
+    if len(rans) == 1:
+        return rans[0]
+    answers = {name: one for ran in rans for name, one in ran.answers.items()}
+    return Ran(answers, sum(ran.up for ran in rans), sum(ran.down for ran in rans))
 
 
 def worth(sites: Mapping[str, Mapping[str, float | None]]) -> float:
