@@ -140,9 +140,9 @@ def _sizes(found: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "Controls follow where sites train by SGD without momentum (`update: option2`), those that come down where all "
-        "sites make equally many steps besides; those that are sent are of sites that train by Adam. The paper trains "
-        f"by SGD with momentum and then by Adam: its run as printed is that of controls sent. Where sites make unlike "
-        f"numbers of steps, `int4` with controls that follow up alone moves {unlike / 1e9:.1f} GB.",
+        "Controls follow where sites train by SGD (`update: option2`, with momentum `option2_fednova`), those that "
+        "come down where all sites make equally many steps besides; those that are sent are of sites that train by "
+        "Adam. The paper trains by SGD with momentum and then by Adam: of that second phase controls are sent. Where "
+        f"sites make unlike numbers of steps, `int4` with controls that follow up alone moves {unlike / 1e9:.1f} GB.",
         "",
     ]
