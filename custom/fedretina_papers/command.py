@@ -139,6 +139,7 @@ def _encoders(settings: dict[str, Any], folders: Sequence[Path]) -> dict[str, An
     from fedretina_papers.pretraining import given_encoders
 
     starts = {row["start"] for row in settings.get("rows", []) if isinstance(row, dict) and row.get("start")}
+    starts |= {one["name"] for one in settings.get("starts", []) if isinstance(one, dict) and one.get("of") in starts}
     if not starts:
         raise SettingsError(f"--encoders: no row of {settings.get('name')} stands on a pre-trained encoder; drop it.")
     found: dict[str, list[dict[str, Any]]] = {}

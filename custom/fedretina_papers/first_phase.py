@@ -62,7 +62,7 @@ def run_first_phase(
             experiment = plan.pretraining(encoder)
             sites = sites or _sites(plan, experiment, out, read)
             say = partial(_say, tell, at, len(plan.encoders), encoder.name)
-            own = as_clients(sites, plan.clients, plan.seed) if encoder.who == "sites" else sites
+            own = as_clients(sites, plan.clients_of(encoder), plan.seed)
             done = pretrained(experiment, own, out / "pretraining" / encoder.name, plan.minutes, say, encoder.enough)
             write_json(out / "encoders" / f"{encoder.name}.json", done._asdict())
         told = plan.model_dump(mode="json", exclude={"sites"})

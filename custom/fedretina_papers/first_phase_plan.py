@@ -15,6 +15,7 @@ from fedretina.storage import require_sites
 from fedretina_papers.choices import plan_of
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
+Clients = Annotated[int, Field(ge=2, le=99)]
 _NAME = r"^[a-z][a-z0-9_]{0,23}$"
 _START: dict[str, Any] = {"encoder": "efficientnet_lite0", "weights": {"source": "package"}}
 _PRETRAINED: dict[str, Any] = {
@@ -36,6 +37,7 @@ class EncoderChoice(BaseModel):
         settings: Of its pre-training, laid over the plan's.
         enough: Rounds after which no call goes on with it; the plan's where None.
         seed: Of its pre-training; the plan's where None.
+        clients: As the plan's, which it stands in the place of; the plan's where None.
     """
 
     model_config = _STRICT
@@ -45,6 +47,7 @@ class EncoderChoice(BaseModel):
     settings: dict[str, Any] = {}
     enough: int | None = Field(default=None, ge=1)
     seed: int | None = Field(default=None, ge=0)
+    clients: dict[str, Clients] | None = None
 
 
 class FirstPhasePlan(BaseModel):
@@ -73,7 +76,7 @@ class FirstPhasePlan(BaseModel):
     minutes: float = Field(ge=0, le=10_000)
     rounds: int = Field(ge=1, le=10_000)
     pretrain: dict[str, Any]
-    clients: dict[str, Annotated[int, Field(ge=2, le=99)]] = {}
+    clients: dict[str, Clients] = {}
     seed: int = Field(default=1, ge=0)
     phantom_images: int = Field(default=160, ge=0)
     paper: Literal["first_phase"] = "first_phase"
@@ -83,7 +86,8 @@ class FirstPhasePlan(BaseModel):
         names = [one.name for one in self.encoders]
         if len(set(names)) < len(names):
             raise ValueError(f"encoders are {names}: names must differ.")
-        if lacking := sorted(set(self.clients) - set(self.sites)):
+        dealt = {site for one in self.encoders for site in self.clients_of(one)}
+        if lacking := sorted(dealt - set(self.sites)):
             raise ValueError(f"clients are dealt out of {', '.join(lacking)}: name a --site for each.")
         return self
 
@@ -104,6 +108,12 @@ class FirstPhasePlan(BaseModel):
         for encoder in plan.encoders:
             plan.pretraining(encoder)
         return plan
+
+    def clients_of(self, encoder: EncoderChoice) -> dict[str, Clients]:
+        """How many clients each site is dealt to where this encoder is pre-trained."""
+        if encoder.who != "sites":
+            return {}
+        return self.clients if encoder.clients is None else encoder.clients
 
     def pretraining(self, encoder: EncoderChoice) -> Experiment:
         """Settings of an encoder's pre-training.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -132,19 +132,18 @@ def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     limits.require_none(plan.name)
 
     def run(out: Path, jobs: int, tell: Tell, read: Read) -> dict[str, str]:
-        begins = {row.start for row in plan.rows} & {one.name for one in plan.starts}
-        if plan.encoders or not begins:
+        if plan.encoders or not plan.stood_on:
             return run_block(plan, out, jobs, tell, read)
         require_alike(plan, out)
         if (out / PLAN).exists() and not (out / _FIRST).exists():
             raise SettingsError(f"the runs in {out.name} stand on encoders that were given: give --encoders again.")
-        run_first_phase(_before(plan, begins), out / _FIRST, tell, read)
+        run_first_phase(_before(plan), out / _FIRST, tell, read)
         return run_block(plan.on(given_encoders(out / _FIRST)), out, jobs, tell, read)
 
     return Prepared(run, _compare, lambda out, page: False)
 
 
-def _before(plan: BlockPlan, begins: Set[str]) -> FirstPhasePlan:
+def _before(plan: BlockPlan) -> FirstPhasePlan:
     """The pre-training of the encoders that a block's rows stand on.
 
     Raises:
@@ -157,8 +156,8 @@ def _before(plan: BlockPlan, begins: Set[str]) -> FirstPhasePlan:
         )
     laid_over = {name: value for name, value in plan.first.items() if name != "preset"}
     whole = merged(preset(str(plan.first["preset"])), laid_over)
-    wanted = [one for one in whole["encoders"] if one["name"] in begins]
-    if lacking := sorted(begins - {one["name"] for one in wanted}):
+    wanted = [one for one in whole["encoders"] if one["name"] in plan.stood_on]
+    if lacking := sorted(plan.stood_on - {one["name"] for one in wanted}):
         raise SettingsError(f"{plan.first['preset']} pre-trains no encoder {', '.join(lacking)}: name it in first.")
     return FirstPhasePlan.read({**whole, "sites": plan.sites, "encoders": wanted, "minutes": _UNTIL_DONE})
 

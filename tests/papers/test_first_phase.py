@@ -134,6 +134,13 @@ def test_sites_that_pre_train_together_may_be_dealt_to_clients(little_encoders, 
     assert sorted(found) == ["site-1-1", "site-1-2", "site-2"]
     with pytest.raises(SettingsError, match="dealt out of site-9: name a --site"):
         tiny(clients={"site-9": 2})
+    others = moco.model_copy(update={"name": "moco_other", "clients": {"site-2": 2}})
+    run_first_phase(
+        tiny(encoders=[others], clients={"site-1": 2}, phantom_images=100), tmp_path / "other", lambda told: None
+    )
+    assert sorted(given_encoders(tmp_path / "other")["moco_other"]["files"]) == ["site-1", "site-2-1", "site-2-2"]
+    with pytest.raises(SettingsError, match="dealt out of site-9: name a --site"):
+        tiny(encoders=[moco.model_copy(update={"clients": {"site-9": 2}})])
 
 
 def test_dealt_clients_hold_each_training_image_once_and_no_patient_twice(tmp_path):
@@ -223,6 +230,54 @@ def test_a_blocks_rows_stand_on_encoders_that_were_pretrained(study, tmp_path):
         run_block(block({}), tmp_path / "other", 1, told.append)
     with pytest.raises(SettingsError, match="none of the plan's starts"):
         block({}, starts=[])
+
+
+def test_in_a_case_another_encoder_may_stand_in_the_place_of_one(study, tmp_path):
+    """As many clients pre-train as train then."""
+    out = study[0]
+    encoders = given_encoders(out)
+    encoders["moco_other"] = encoders["pooled"]
+    two = block({}).cases[0].model_dump()
+    other = {"name": "moco_other", "title": "Pre-trained by others", "of": "moco", "case": "other"}
+    starts = [one.model_dump() for one in block({}).starts]
+    kept = ("majority", "probe", "singleset", "alone_own", "fedavg", "pooled", "moco_own", "moco_sums")
+    few = {
+        "rows": [row for row in block({}).model_dump()["rows"] if row["name"] in kept],
+        "cases": [two, {**two, "name": "other"}],
+        "starts": [*starts, other],
+        "sizes": [8],
+        "draws": 1,
+        "reference": "",
+    }
+    plan = block(encoders, **few)
+    assert plan.stood_on == {"alone", "moco", "moco_other"}
+    assert run_block(plan, tmp_path / "block", 1, lambda one: None) == {}
+
+    def record(case, row):
+        return read_json(tmp_path / "block" / "results" / case / "8" / row / "draw-0.json")
+
+    assert record("two", "alone_own")["sites"] == record("other", "alone_own")["sites"]
+    for row in ("moco_own", "moco_sums"):
+        assert record("two", row)["sites"] != record("other", row)["sites"]
+        assert record("two", row)["bytes_up"] - record("other", row)["bytes_up"] == encoders["moco"]["sent"] > 0
+    write_block_page(tmp_path / "block", tmp_path / "page.md")
+    assert "Pre-trained by others: 2 passes" in (tmp_path / "page.md").read_text()
+
+    with pytest.raises(SettingsError, match=r"other settings \(starts\)"):
+        run_block(block(encoders, **few | {"starts": starts}), tmp_path / "block", 1, lambda one: None)
+    third = {"cases": [*few["cases"], {**two, "name": "third"}], "starts": [*few["starts"], {**other, "case": "third"}]}
+    assert run_block(block(encoders, **few | third), tmp_path / "block", 1, lambda one: None) == {}  # one more case
+    assert record("third", "moco_own")["sites"] == record("other", "moco_own")["sites"]
+    like = block(encoders, **few | third | {"cases": [two, {**two, "name": "other", "alpha": 0.5}, third["cases"][2]]})
+    with pytest.raises(SettingsError, match=r"other settings \(case other\)"):
+        run_block(like, tmp_path / "block", 1, lambda one: None)
+    for wrong in ({"case": "third"}, {"of": "fourth"}, {"of": ""}):
+        with pytest.raises(SettingsError, match="one of the block's cases"):
+            block(encoders, **few | {"starts": [*starts, other | wrong]})
+    with pytest.raises(SettingsError, match="at most one start for each"):
+        block(encoders, **few | {"starts": [*starts, other, other | {"name": "moco_third"}]})
+    with pytest.raises(SettingsError, match="no encoder moco_other"):
+        _encoders(plan.model_dump(), [out])
 
 
 def test_networks_that_train_whole_begin_from_encoders_that_were_pretrained(study, tmp_path, monkeypatch):

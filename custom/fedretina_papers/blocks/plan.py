@@ -81,11 +81,16 @@ class BlockStart(BaseModel):
     Attributes:
         name: Of a pre-training, which the block runs first or whose folder `--encoders` names (docs/oct.md).
         title: In print.
+        of: Start in whose place it stands in one case, such as that of as many clients as pre-trained it; no row names
+            it then.
+        case: That case.
     """
 
     model_config = _STRICT
     name: str = Field(pattern=NAME)
     title: str = Field(min_length=1)
+    of: str = ""
+    case: str = ""
 
 
 class GivenEncoder(BaseModel):
@@ -294,7 +299,7 @@ class BlockPlan(BaseModel):
                     f"row {row.name!r} is {row.kind!r}: 'parts' names rows of sums or trained ones, two or more for a "
                     "mean, one or more for what is joined, none for others."
                 )
-            if row.start not in ("", *(one.name for one in self.starts)):
+            if row.start not in ("", *(one.name for one in self.starts if not one.of)):
                 raise ValueError(f"row {row.name!r} stands on {row.start!r}, which is none of the plan's starts.")
             made_of = (*row.parts, *([row.of] if row.of and row.kind != "pooled" else []))
             if {self.row(name).start for name in made_of} - {row.start}:
@@ -314,6 +319,17 @@ class BlockPlan(BaseModel):
                 "a difference has one p value."
             )
         self._require_controls()
+        return self
+
+    @model_validator(mode="after")
+    def _places_starts(self) -> Self:
+        known = {one.name for one in self.starts if not one.of}
+        places = [(one.of, one.case) for one in self.starts if one.of or one.case]
+        if len(set(places)) < len(places) or not set(places) <= {(of, one.name) for of in known for one in self.cases}:
+            raise ValueError(
+                "a start that stands in the place of another names that one as its 'of', and one of the block's cases: "
+                "at most one start for each."
+            )
         return self
 
     @model_validator(mode="after")
@@ -413,9 +429,16 @@ class BlockPlan(BaseModel):
             )
         return WeightsSettings.model_validate(self.encoders[start].weights(of))
 
-    def row(self, name: str) -> BlockRow:
-        """A row by its name."""
-        return next(row for row in self.rows if row.name == name)
+    def row(self, name: str, case: str = "") -> BlockRow:
+        """A row by its name; in a case it stands on the encoder that takes its start's place there, if any does."""
+        row = next(row for row in self.rows if row.name == name)
+        instead = next((one.name for one in self.starts if one.case == case and one.of == row.start), None)
+        return row if not case or instead is None else row.model_copy(update={"start": instead})
+
+    @property
+    def stood_on(self) -> frozenset[str]:
+        """Starts that any row stands on, or begins from, in any case."""
+        return frozenset(self.row(row.name, case.name).start for row in self.rows for case in self.cases) - {""}
 
     def case(self, name: str) -> BlockCase:
         """A case by its name."""

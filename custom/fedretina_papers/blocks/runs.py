@@ -100,7 +100,7 @@ class BlockRuns:
     def waiting(self, draw: Draw) -> list[BlockRow]:
         """Rows that have not run in a draw, controls before methods."""
         rows = sorted(self.plan.at(draw.size).rows, key=lambda row: ("alone", "pooled", "federated").index(row.role))
-        return [row for row in rows if not self._file(draw, row).exists()]
+        return [self.plan.row(row.name, draw.case) for row in rows if not self._file(draw, row).exists()]
 
     def runs(self, draw: Draw) -> Iterator[Outcome]:
         """Run what waits of a draw, and store each run as it ends."""
@@ -241,7 +241,7 @@ class BlockRuns:
         self, row: BlockRow, case: BlockCase, hospitals: Mapping[str, Hospital], seed: int
     ) -> tuple[dict[str, Said], Ran, int]:
         """The mean of the probabilities of several rows, each tuned as it is by itself."""
-        parts = [self.plan.row(name) for name in row.parts]
+        parts = [self.plan.row(name, case.name) for name in row.parts]
         ran = [self._run(case, part, hospitals, seed, self.tuned(case.name, part)) for part in parts]
         said = {}
         for name in hospitals:
@@ -255,7 +255,7 @@ class BlockRuns:
     ) -> tuple[dict[str, Said], Ran, int]:
         parts: list[dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = []
         up = down = went = 0
-        for part in (self.plan.row(name) for name in row.parts):
+        for part in (self.plan.row(name, case.name) for name in row.parts):
             experiment = self.plan.experiment_of(part, seed, self.tuned(case.name, part))
             ran = self._ran(part, experiment, hospitals)
             said = {name: {split: read(experiment, one[split]) for split in one} for name, one in ran.answers.items()}
@@ -309,7 +309,7 @@ class BlockRuns:
         Each number is judged by the mean of the primary figures over the hospitals, on all validation images of the
         sets, figures of which less is better being taken from 1; the test images are never seen.
         """
-        tuned = self.plan.row(row.of) if row.of and row.kind != "pooled" else row
+        tuned = self.plan.row(row.of if row.of and row.kind != "pooled" else row.name, name)
         if not tuned.tune:
             return {}
         file, case = self.out / "tuning" / name / f"{tuned.name}.json", self.plan.case(name)

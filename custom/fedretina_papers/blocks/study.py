@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +13,12 @@ from fedretina.child import pool
 from fedretina.errors import FedretinaError, SettingsError, StateError
 from fedretina.locks import folder_lock
 from fedretina.storage import read_json, write_json
-from fedretina_papers.blocks.plan import BlockPlan, BlockRow
+from fedretina_papers.blocks.plan import BlockPlan, BlockRow, BlockStart
 from fedretina_papers.blocks.runs import BlockRuns, Draw, Outcome
 from fedretina_papers.runner import Told
 
 PLAN = "plan.json"
-_FIXED = ("cases", "without", "figures", "least", "resamples", "experiment", "tuning_draw", "tuning_size")
+_FIXED = ("without", "figures", "least", "resamples", "experiment", "tuning_draw", "tuning_size")
 
 
 def run_block(
@@ -51,7 +51,8 @@ def run_block(
         told = plan.model_dump(mode="json", exclude={"sites", "encoders"}) | {"encoders": _encoders(plan)}
         _require_alike(told, out)
         block = BlockRuns(plan, out, said)
-        for shown in ("", *sorted({plan.shown(row) for row in plan.rows} - {""})):
+        seen = {plan.shown(plan.row(row.name, case.name)) for row in plan.rows for case in plan.cases}
+        for shown in ("", *sorted(seen - {""})):
             block.sets(shown)  # before any run, and before processes share the caches
         write_json(out / PLAN, {**told, "sets": {name: one.told() for name, one in block.sets("").items()}})
         draws = [
@@ -121,7 +122,7 @@ def require_alike(plan: BlockPlan, out: Path) -> None:
 
 
 def _require_alike(told: Mapping[str, Any], out: Path) -> None:
-    """Rows, sizes and draws may be added later; what a stored run depends on may not change."""
+    """Rows, cases, sizes and draws may be added later; what a stored run depends on may not change."""
     if not (out / PLAN).exists() or not (out / "results").is_dir():
         return
     held = read_json(out / PLAN)
@@ -131,6 +132,9 @@ def _require_alike(told: Mapping[str, Any], out: Path) -> None:
     in_print = dict.fromkeys(("title", "role", "twin"))
     changed = (row for row in told["rows"] if row["name"] in rows and row | in_print != rows[row["name"]] | in_print)
     other += [f"row {row['name']}" for row in changed]
+    cases = {case["name"]: case for case in held["cases"]}
+    other += [f"case {case['name']}" for case in told["cases"] if cases.get(case["name"], case) != case]
+    other += ["starts"] if _instead(held, cases) != _instead(told, cases) else []
     encoders = held.get("encoders", {})
     other += [f"encoder {name}" for name, one in told["encoders"].items() if encoders.get(name, one) != one]
     if other:
@@ -138,6 +142,12 @@ def _require_alike(told: Mapping[str, Any], out: Path) -> None:
             f"the folder {out.name} holds runs that were begun with other settings ({', '.join(other)}): give this "
             "plan another folder."
         )
+
+
+def _instead(told: Mapping[str, Any], cases: Container[str]) -> set[tuple[str, str, str]]:
+    """Starts that stand in the place of another in one of these cases: of which, in which, which."""
+    starts = (BlockStart.model_validate(one) for one in told.get("starts", ()))
+    return {(one.of, one.case, one.name) for one in starts if one.case in cases}
 
 
 def _encoders(plan: BlockPlan) -> dict[str, Any]:
