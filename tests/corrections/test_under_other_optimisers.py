@@ -21,6 +21,7 @@ from fedretina.settings.training import OptimiserSettings
 PLAIN = OptimiserSettings(learning_rate=0.05, momentum=0.0)
 MOMENTUM = OptimiserSettings(learning_rate=0.005, momentum=0.9)
 ADAM = OptimiserSettings(optimizer="adam", learning_rate=0.02, schedule="cosine")
+STEADY_ADAM = OptimiserSettings(optimizer="adam", learning_rate=0.02)
 
 
 def test_under_adam_scaffold_finds_the_joint_optimum_from_the_gradient_and_not_from_the_weights():
@@ -71,16 +72,28 @@ class GradientMemory(FedDyn):
 @pytest.mark.parametrize("optimiser", [PLAIN, MOMENTUM], ids=["plain", "momentum"])
 def test_feddyns_memory_of_ways_holds_at_any_alpha_and_one_of_mean_gradients_at_large_ones_alone(optimiser):
     """Why its memory is no mean gradient: the server would step by 1 / alpha, here up to a hundred times too far."""
+    plain, _ = Bowls(6, seed=0).error(NoCorrectionSettings(), optimiser, 40)
     for alpha in (0.01, 0.1, 0.3):
         settings = FedDynSettings(alpha=alpha)
         ways, _ = Bowls(6, seed=0).error(settings, optimiser, 40)
-        assert ways < 1
+        assert ways < (1 - alpha) * plain  # and the larger alpha is, the sooner it gets there
         gradients, _ = Bowls(6, seed=0).error(settings, optimiser, 40, GradientMemory(settings))
         assert gradients > 1e6 * ways
     settings = FedDynSettings(alpha=3)
     for correction in (None, GradientMemory(settings)):
         found, _ = Bowls(6, seed=0).error(settings, optimiser, 80, correction)
         assert found < 1e-3
+
+
+def test_under_adam_too_feddyn_goes_to_the_joint_optimum_the_sooner_the_larger_alpha_is():
+    plain, *errors = (
+        Bowls(6, seed=0).error(settings, STEADY_ADAM, 80)[0]
+        for settings in (NoCorrectionSettings(), *(FedDynSettings(alpha=alpha) for alpha in (0.01, 0.1, 0.3, 1)))
+    )
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] < 0.95 * plain
+    assert errors[1] < 0.5 * plain
+    assert errors[-1] < 0.005 * plain
 
 
 def test_feddcs_memory_is_the_mean_raw_gradient_however_the_weights_go():
