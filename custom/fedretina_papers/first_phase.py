@@ -107,7 +107,9 @@ def as_clients(sites: Mapping[str, SiteData], clients: Mapping[str, int], seed: 
         graded = dict(zip(train.files, train.labels.tolist(), strict=True))
         labels = [graded.get(file, len(data.scheme.grades)) for file in blind.files]  # without one: a grade of its own
         parts = ["train"] * len(labels)
-        homes = divide(blind.patients, labels, parts, clients[name], ClientSkew(), derive_seed(seed, name)).homes
+        equal = len(labels) // clients[name]
+        skew = ClientSkew(minimum=min(ClientSkew().minimum, equal // 3))  # many clients of a small set: fewer each
+        homes = divide(blind.patients, labels, parts, clients[name], skew, derive_seed(seed, name)).homes
         for at in range(clients[name]):
             own = {PRETRAIN: rows_of(blind, np.flatnonzero(homes == at).tolist())}
             counts = dict.fromkeys(SPLITS, 0) | {PRETRAIN: len(own[PRETRAIN].labels)}

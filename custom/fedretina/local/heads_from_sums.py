@@ -275,7 +275,7 @@ class HeadsFromSums:
             ).with_note(f"data.min_count is {self._data.min_count}.")
         if few:
             names = ", ".join(self._data.scheme.grades[grade] for grade in few)
-            _log.warning("%s: of fewer patients than min_count, and so in no sum: %s", self._data.name, names)
+            _log.info("%s: of fewer patients than min_count, and so in no sum: %s", self._data.name, names)
         return torch.tensor([label in enough for label in split.labels.tolist()], dtype=torch.bool)
 
 

@@ -13,7 +13,7 @@ from fedretina.errors import StateError
 from fedretina.report.text import NONE, number
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Role, Size
 from fedretina_papers.engine.records import OfRun, Records
-from fedretina_papers.engine.table import Column, Line, bytes_told, mean_number, passes_told, render, seeds
+from fedretina_papers.engine.table import Column, Line, bytes_told, median_number, passes_told, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, several, signed
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.statistics.paired_seeds import SeedTest, seed_test, smallest_seen
@@ -190,7 +190,7 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
         Column("helps", told=lambda line: _helps(line.row, against)),
     ]
     if RATIO in records.runs:
-        columns.insert(-2, Column("correction over gradient", OfRun(RATIO), show=mean_number, places=2))
+        columns.insert(-2, Column("correction over gradient", OfRun(RATIO), show=median_number, places=2))
     return render(records, ["row", "who"], lines, columns)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
 from fedretina.report.text import NONE, count, number, percent, size
@@ -131,6 +131,11 @@ def steady(values: Sequence[float], places: int) -> str:
 def mean_number(values: Sequence[float], places: int) -> str:
     """The mean."""
     return number(fmean(values) if values else None, places)
+
+
+def median_number(values: Sequence[float], places: int) -> str:
+    """The median, for figures of which one run may be many times another."""
+    return number(median(values) if values else None, places)
 
 
 def mean_percent(values: Sequence[float], _places: int) -> str:
