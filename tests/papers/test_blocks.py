@@ -79,6 +79,13 @@ def test_rows_that_are_run_at_some_sizes_alone(tmp_path):
             assert line[f"{one} {both}"] == " and ".join(told)
     assert "Not run yet" not in page
     assert "\n| all | " in page  # among the leads, since all rows of the size have run
+    one, other = settings["cases"][0], {**settings["cases"][0], "name": "other", "rows": few}
+    plan = BlockPlan.read({**settings, "cases": [one, other], "only": {}})
+    assert plan.names(plan.cases[1]) == tuple(few)
+    assert len(plan.at("all", plan.cases[0]).rows) > len(plan.at("all", plan.cases[1]).rows) == len(few)
+    for few_rows, said in ((few[1:], "rows that stand alone"), (["x"], "which are no rows")):
+        with pytest.raises(SettingsError, match=said):
+            BlockPlan.read({**settings, "cases": [one, {**other, "rows": few_rows}], "only": {}})
     for only, said in (({"all": few[1:]}, "rows that stand alone"), ({8: few}, "only names"), ({16: ["x"]}, "only")):
         with pytest.raises(SettingsError, match=said):
             BlockPlan.read({**settings, "only": only})

@@ -47,8 +47,8 @@ def write_block_page(out: Path, page: Path) -> None:
     for case in plan.cases:
         runs = {size: read_runs(plan, case, size, out) for size in plan.sizes_of(case)}
         corrects |= any(RATIO in one for rows in runs.values() for draws in rows.values() for one in draws.values())
-        shown = [_of_size(plan.at(size), size, one) for size, one in runs.items()]
-        whole = {size: one for size, one in runs.items() if has_all(plan.at(size), one)}
+        shown = [_of_size(plan.at(size, case), size, one) for size, one in runs.items()]
+        whole = {size: one for size, one in runs.items() if has_all(plan.at(size, case), one)}
         sections.append({"title": case.title, "sizes": shown, "lead": lead_table(plan, whole) if whole else []})
     write_page(
         plan.page,

@@ -194,6 +194,7 @@ class BlockCase(BaseModel):
         alpha: Of the Dirichlet distribution that skews the classes of a set's hospitals; None for like mixes.
         small: Sets of which n images a hospital are drawn, and whose hospitals are judged; the others keep all of
             theirs. All sets where empty.
+        rows: Rows that are run in it, controls and twins among them; all where empty.
     """
 
     model_config = _STRICT
@@ -202,6 +203,7 @@ class BlockCase(BaseModel):
     hospitals: dict[str, int] = Field(min_length=1)
     alpha: float | None = None
     small: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -334,11 +336,14 @@ class BlockPlan(BaseModel):
 
     @model_validator(mode="after")
     def _limits_rows(self) -> Self:
-        named = {name for rows in self.only.values() for name in rows}
-        if not (set(self.only) <= set(self.sizes) and named <= {row.name for row in self.rows}):
+        names = {row.name for row in self.rows}
+        if not (set(self.only) <= set(self.sizes) and {name for rows in self.only.values() for name in rows} <= names):
             raise ValueError(f"only names rows of the block by some of its sizes {list(self.sizes)}.")
-        for size in self.only:
-            self.at(size)._require_controls()
+        for case in self.cases:
+            if lacking := sorted(set(case.rows) - names):
+                raise ValueError(f"case {case.name} names {lacking}, which are no rows of the block.")
+            for size in self.sizes_of(case) if case.rows else self.only:
+                self.at(size, case)._require_controls()
         return self
 
     def _require_controls(self) -> None:
@@ -438,7 +443,12 @@ class BlockPlan(BaseModel):
     @property
     def stood_on(self) -> frozenset[str]:
         """Starts that any row stands on, or begins from, in any case."""
-        return frozenset(self.row(row.name, case.name).start for row in self.rows for case in self.cases) - {""}
+        every = ((name, case.name) for case in self.cases for name in self.names(case))
+        return frozenset(self.row(*one).start for one in every) - {""}
+
+    def names(self, case: BlockCase) -> tuple[str, ...]:
+        """Names of the rows that are run in a case."""
+        return tuple(row.name for row in self.rows if row.name in (case.rows or (row.name,)))
 
     def case(self, name: str) -> BlockCase:
         """A case by its name."""
@@ -465,9 +475,10 @@ class BlockPlan(BaseModel):
         whole = trains and self.experiment_of(row, 1, {}).network.frozen == "nothing"
         return PIXELS if whole or any(self.shown(self.row(name)) == PIXELS for name in row.parts) else row.start
 
-    def at(self, size: Size) -> BlockPlan:
-        """The plan with the rows alone that are run at a size, for its tables."""
-        rows = tuple(row for row in self.rows if row.name in self.only.get(size, (row.name,)))
+    def at(self, size: Size, case: BlockCase) -> BlockPlan:
+        """The plan with the rows alone that are run at a size of a case, for its tables."""
+        names = self.names(case)
+        rows = tuple(row for row in self.rows if row.name in names and row.name in self.only.get(size, names))
         return self.model_copy(update={"rows": rows})
 
     def sizes_of(self, case: BlockCase) -> tuple[Size, ...]:

@@ -151,8 +151,10 @@ def stored_block(file: Path) -> Block:
         plan, sets = stored_plan(out)
         cases = []
         for case in plan.cases:
-            runs = {size: whole_draws(plan.at(size), read_runs(plan, case, size, out)) for size in plan.sizes_of(case)}
-            cases.append((case, {size: kept for size, kept in runs.items() if has_all(plan.at(size), kept)}))
+            runs = {
+                size: whole_draws(plan.at(size, case), read_runs(plan, case, size, out)) for size in plan.sizes_of(case)
+            }
+            cases.append((case, {size: kept for size, kept in runs.items() if has_all(plan.at(size, case), kept)}))
     return Block(plan, sets, cases)
 
 

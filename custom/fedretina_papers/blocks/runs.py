@@ -99,7 +99,8 @@ class BlockRuns:
 
     def waiting(self, draw: Draw) -> list[BlockRow]:
         """Rows that have not run in a draw, controls before methods."""
-        rows = sorted(self.plan.at(draw.size).rows, key=lambda row: ("alone", "pooled", "federated").index(row.role))
+        mine = self.plan.at(draw.size, self.plan.case(draw.case)).rows
+        rows = sorted(mine, key=lambda row: ("alone", "pooled", "federated").index(row.role))
         return [self.plan.row(row.name, draw.case) for row in rows if not self._file(draw, row).exists()]
 
     def runs(self, draw: Draw) -> Iterator[Outcome]:

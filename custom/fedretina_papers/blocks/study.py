@@ -51,7 +51,7 @@ def run_block(
         told = plan.model_dump(mode="json", exclude={"sites", "encoders"}) | {"encoders": _encoders(plan)}
         _require_alike(told, out)
         block = BlockRuns(plan, out, said)
-        seen = {plan.shown(plan.row(row.name, case.name)) for row in plan.rows for case in plan.cases}
+        seen = {plan.shown(plan.row(name, case.name)) for case in plan.cases for name in plan.names(case)}
         for shown in ("", *sorted(seen - {""})):
             block.sets(shown)  # before any run, and before processes share the caches
         write_json(out / PLAN, {**told, "sets": {name: one.told() for name, one in block.sets("").items()}})
@@ -61,7 +61,7 @@ def run_block(
             for size in plan.sizes_of(case)
             for draw in range(plan.draws)
         ]
-        total = sum(len(plan.at(draw.size).rows) for draw in draws)
+        total = sum(len(plan.at(draw.size, plan.case(draw.case)).rows) for draw in draws)
         waiting = {draw: rows for draw in draws if (rows := block.waiting(draw))}
         left = sum(map(len, waiting.values()))
         done, missing, began = total - left, dict[str, str](), time.monotonic()
@@ -86,8 +86,8 @@ def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Ou
     settings = block.plan.model_dump(mode="json")
     with pool(jobs) as workers:
         try:
-            cases = dict.fromkeys(draw.case for draw in draws)
-            asked = [(case, row.name) for case in cases for row in block.plan.rows if row.tune]
+            cases = [block.plan.case(name) for name in dict.fromkeys(draw.case for draw in draws)]
+            asked = [(one.name, name) for one in cases for name in block.plan.names(one) if block.plan.row(name).tune]
             for tuned in [workers.submit(_tune, settings, block.out, *one) for one in asked]:
                 tuned.result()
             for future in as_completed([workers.submit(_runs, settings, block.out, draw) for draw in draws]):
@@ -132,8 +132,9 @@ def _require_alike(told: Mapping[str, Any], out: Path) -> None:
     in_print = dict.fromkeys(("title", "role", "twin"))
     changed = (row for row in told["rows"] if row["name"] in rows and row | in_print != rows[row["name"]] | in_print)
     other += [f"row {row['name']}" for row in changed]
-    cases = {case["name"]: case for case in held["cases"]}
-    other += [f"case {case['name']}" for case in told["cases"] if cases.get(case["name"], case) != case]
+    cases = {case["name"]: case | {"rows": []} for case in held["cases"]}
+    mine = ((case["name"], case | {"rows": []}) for case in told["cases"])
+    other += [f"case {name}" for name, case in mine if cases.get(name, case) != case]
     other += ["starts"] if _instead(held, cases) != _instead(told, cases) else []
     encoders = held.get("encoders", {})
     other += [f"encoder {name}" for name, one in told["encoders"].items() if encoders.get(name, one) != one]
