@@ -298,6 +298,7 @@ def test_small_grades_stay_out_of_a_row_that_says_so(tmp_path, caplog):
     both = next(row for row in rows if row["name"] == "sums_both")
     rows.append({**both, "name": "held", "title": "Mean, with the default policy", "small_grades": False})
     told = []
+    caplog.set_level("INFO")
     assert not run_block(BlockPlan.read({**settings, "rows": rows}), tmp_path, 1, told.append)
     left = [one.getMessage() for one in caplog.records if "of fewer patients than min_count" in one.getMessage()]
     assert 0 < len(left) <= 3  # once for each hospital that has such a grade: in one of the two rows of sums alone
