@@ -41,7 +41,7 @@ def figures(stored: Path) -> str:
     records = _records(found, hostile)
     rules, attacks = ([one for one in known if any(one in pair for pair in pairs)] for known in (RULES, ATTACKS))
     lines = [Line((rule,), rule) for rule in rules]
-    counted = [Column(one, OfRun("counted"), f"{{}}: {one}", show=mean_number, unrun="-") for one in attacks]
+    counted = [Column(one, OfRun("counted"), row=f"{{}}: {one}", show=mean_number, unrun="-") for one in attacks]
     parts = [
         "Written by `python -m benchmarks.hostile_site --render` from "
         "[the stored runs](../benchmarks/results/hostile_site.jsonl.gz). "
@@ -108,7 +108,7 @@ def _reading(records: Records, rules: Sequence[str], attacks: Sequence[str], see
     def lost(line: Line) -> str:
         return f"{worst(line.row)[0] - (_mean(records, line.row, calm) or 0):+.3f}"
 
-    price = Column("price, by seed", "auc", f"{{}}: {calm}", difference=True, show=_each)
+    price = Column("price, by seed", "auc", row=f"{{}}: {calm}", difference=True, show=_each)
     columns = [
         price,
         replace(price, title="price, mean", show=lambda values, places: _each([fmean(values)], places)),

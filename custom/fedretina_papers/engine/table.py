@@ -40,26 +40,26 @@ class Column:
     Attributes:
         title: In print, with its unit.
         figure: What it holds; `{}` in its place is the line's.
-        row: Whose, where columns are of rows: `{}` is the line's.
         sites: How sites come together, see `Records.joined`.
         show: How values over the seeds are printed.
         places: Decimals.
         scale: What the figure is multiplied by to have its unit.
         difference: Whether it holds the line's row less the row that it stands against, paired by seed and site.
         better: "highest" or "lowest" to print the best mean bold.
+        row: Whose, where columns are of rows: `{}` is the line's.
         unrun: What stands in a line whose row was not run.
         told: Instead of all this, a cell that is told of a line, such as what a paper prints.
     """
 
     title: str
     figure: Figure = ""
-    row: str = "{}"
     sites: str | float = "mean"
     show: Show = spread
     places: int = 3
     scale: float = 1
     difference: bool = False
     better: str = ""
+    row: str = "{}"
     unrun: str = NOT_RUN
     told: Callable[[Line], str] | None = None
 
