@@ -42,9 +42,14 @@ def values(benchmark, records, statistics):
     lines = [Line((benchmark.title(row),), row, benchmark.reference) for row in benchmark.plan["rows"]]
     return {"table": render(records, ["row"], lines, COLUMNS), "compared": list(statistics["comparisons"])}
 """
-PROSE = (
-    "# Mine\n\n{{ ran }}\n\n{{ table }}\n\nCompared: {{ compared | listed }}, over {{ plan.seeds | length }} seeds.\n"
-)
+PROSE = """# Mine
+
+{{ ran }}
+
+{{ table }}
+
+Compared: {{ compared | listed }}, over {{ plan.seeds | length }} seeds.
+"""
 
 
 @pytest.fixture
