@@ -14,7 +14,7 @@ from fedretina_papers.fedee_energy import energy_values, seconds_of
 from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.markdown import NOT_RUN, table
 from fedretina_papers.pictures import Pictures
-from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.published import METHODS, published_fedee
 
 CLAIMED = 1.05
 """How much of the backbone's time we allow the exits; FedEE claims the cost of one forward pass, without a figure."""

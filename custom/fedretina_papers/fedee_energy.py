@@ -15,7 +15,7 @@ from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.line_chart import Series, line_chart
 from fedretina_papers.markdown import NOT_RUN, table
 from fedretina_papers.pictures import Pictures
-from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.published import METHODS, published_fedee
 from fedretina_papers.stored import end_words
 
 
