@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -11,11 +12,13 @@ from benchmarks.common import ROOT
 from benchmarks.doubt import SHARES
 from benchmarks.render import machine_line
 from fedretina.storage import write_text
+from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.table import Column, Line, render
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "doubt.md"
 _SETS = {"fundus": "Fundus photographs", "oct": "OCT scans"}
-_OTHERS = "other sites"
+_OTHERS, _OF = "other sites", "images of "
 _KINDS = {
     _OTHERS: "other sites",
     "oct": "OCT scans",
@@ -80,6 +83,7 @@ draws. No stranger and no test image has a part in any choice: logits are scaled
   disease, so that there it was not measured.)
 """
 Runs = list[dict[str, Any]]
+_ALL = 100_000  # a size beyond it asks for all training images
 
 
 def write_page(stored: Path, page: Path = PAGE) -> None:
@@ -96,89 +100,76 @@ def _of_set(name: str, runs: Runs) -> list[str]:
     sites = sorted(runs[0]["sites"])
     tested = ", ".join(f"{site} {runs[0]['sites'][site]['images']['test']}" for site in sites)
     found = [f"## {_SETS[name]}", "", f"Test images: {tested}.", ""]
-    for size in sorted({run["size"] for run in runs}):
-        mine = [run for run in runs if run["size"] == size]
-        shown = "All training images" if size > 100_000 else f"{size} training images a site"
-        accuracy = _spread(mine, lambda site: site["accuracy"])
-        found += [f"### {shown} ({len(mine)} {'draws' if len(mine) > 1 else 'draw'}, accuracy {accuracy})", ""]
-        found += _doubts(mine)
+    there = {kind for site in runs[0]["sites"].values() for kind in _strangers(site)}
+    kinds = [kind for kind in _KINDS if kind in there]
+    held: dict[str, dict[int, dict[str, Any]]] = {}
+    for run in sorted(runs, key=lambda run: run["size"]):
+        held.setdefault(str(run["size"]), {})[run["draw"]] = {
+            "sites": {n: _site(one) for n, one in run["sites"].items()}
+        }
+    records = Records(held, sites)
+    for size, drawn in held.items():
+        draws = f"{len(drawn)} {'draws' if len(drawn) > 1 else 'draw'}"
+        accuracy = _spread(records.values(size, "accuracy"))
+        shown = f"{size} training images a site" if int(size) <= _ALL else "All training images"
+        found += [f"### {shown} ({draws}, accuracy {accuracy})", ""]
+        found += _doubts(records, size, kinds)
     found += ["### What the gate stops", ""]
     found += [
         "Share of images beyond the limit, mean of draws, where the limit lets through .98 / .95 / .90 of images like "
         "those of validation. Few validation images tell no share so near to 1: the limits are then one and the same.",
         "",
     ]
-    return found + _gates(runs, sites)
+    others = [f"images of {site}" for site in sites]
+    strangers = [*others, *(kind for kind in kinds if kind != _OTHERS)]
+    return found + [line for size in held for line in _gates(records, size, strangers)]
 
 
-def _kind(kind: str) -> str:
-    return _OTHERS if kind.startswith("images of ") else kind
+def _site(site: Mapping[str, Any]) -> dict[str, Any]:
+    return {**site, "strangers": {**site["strangers"], **_strangers(site)}}
 
 
-def _kinds(runs: Runs) -> list[str]:
-    there = {_kind(kind) for site in runs[0]["sites"].values() for kind in site["strangers"]}
-    return [kind for kind in _KINDS if kind in there]
+def _strangers(site: Mapping[str, Any]) -> dict[str, Any]:
+    """A site's strangers by kind; the images of other sites are one kind, by the mean of these."""
+    found = {name: one for name, one in site["strangers"].items() if not name.startswith(_OF)}
+    others = [one["auroc"] for name, one in site["strangers"].items() if name.startswith(_OF)]
+    known = {doubt: [one[doubt] for one in others if one[doubt] is not None] for doubt in _DOUBTS}
+    means = {doubt: fmean(values) for doubt, values in known.items() if values}
+    return found | ({_OTHERS: {"auroc": means}} if others else {})
 
 
-def _doubts(runs: Runs) -> list[str]:
-    kinds = _kinds(runs)
-    lines = [
-        f"| doubt | wrong answers | {' | '.join(_KINDS[kind] for kind in kinds)} |",
-        f"|---|---|{'---|' * len(kinds)}",
-    ]
-    for doubt, title in _DOUBTS.items():
-        cells = [_spread(runs, lambda site, doubt=doubt: site["wrong"][doubt])]  # type: ignore[misc]
-        cells += [_spread(runs, lambda site, kind=kind, doubt=doubt: _auroc(site, kind, doubt)) for kind in kinds]  # type: ignore[misc]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def _auroc(site: Mapping[str, Any], kind: str, doubt: str) -> float | None:
-    return _mean(one["auroc"][doubt] for name, one in site["strangers"].items() if _kind(name) == kind)
-
-
-def _spread(runs: Runs, figure: Callable[[Mapping[str, Any]], float | None]) -> str:
+def _doubts(records: Records, size: str, kinds: Sequence[str]) -> list[str]:
     """Mean of sites and draws, and the deviation over draws of the sites' mean."""
-    values = [one for run in runs if (one := _mean(figure(site) for site in run["sites"].values())) is not None]
+    figures = {"wrong answers": "wrong.{}", **{_KINDS[kind]: f"strangers.{kind}.auroc.{{}}" for kind in kinds}}
+    columns = [Column(title, figure, show=_spread, unrun="") for title, figure in figures.items()]
+    lines = [Line((title,), size, figure=doubt) for doubt, title in _DOUBTS.items()]
+    return render(records, ["doubt"], lines, columns, right=())
+
+
+def _spread(values: Sequence[float], _places: int = 3) -> str:
     if not values:
         return ""
     return _plain(fmean(values)) + (f" ({_plain(stdev(values))})" if len(values) > 1 else "")
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _plain(value: float, places: int = 3) -> str:
+    return f"{value:.{places}f}".removeprefix("0")
 
 
-def _plain(value: float) -> str:
-    return f"{value:.3f}".removeprefix("0")
+def _gates(records: Records, size: str, kinds: Sequence[str]) -> list[str]:
+    """What the gate stops at each site, own images and strangers."""
+
+    def cell(line: Line, site: str) -> str:
+        if not line.figure:
+            return f"{fmean(records.values(size, 'images.val', site)):.0f}"
+        shares = [records.values(size, f"{line.figure}.{share}", site) for share in SHARES]
+        return " / ".join(_plain(fmean(share), 2) for share in shares if share)
+
+    lines = [Line(("validation images",), size), Line(("own test images",), size, figure="stopped.distance")]
+    lines += [Line((_KINDS.get(kind, kind),), size, figure=f"strangers.{kind}.stopped.distance") for kind in kinds]
+    columns = [Column(site, told=partial(cell, site=site)) for site in records.order]
+    return render(records, [f"{_size(size)}, images at"], lines, columns, right=())
 
 
-def _gates(runs: Runs, sites: Sequence[str]) -> list[str]:
-    others = [f"images of {site}" for site in sites]
-    kinds = [*others, *(kind for kind in _kinds(runs) if kind != _OTHERS)]
-    lines = []
-    for size in sorted({run["size"] for run in runs}):
-        mine = [run for run in runs if run["size"] == size]
-        title = "all training images" if size > 100_000 else f"{size} training images"
-        lines += [f"| {title}, images at | {' | '.join(sites)} |", f"|---|{'---|' * len(sites)}"]
-        validated = [f"{fmean(run['sites'][site]['images']['val'] for run in mine):.0f}" for site in sites]
-        lines.append(f"| validation images | {' | '.join(validated)} |")
-        lines.append(f"| own test images | {' | '.join(_stopped(mine, site, None) for site in sites)} |")
-        lines += [
-            f"| {_KINDS.get(kind, kind)} | {' | '.join(_stopped(mine, site, kind) for site in sites)} |"
-            for kind in kinds
-        ]
-        lines.append("")
-    return lines
-
-
-def _stopped(runs: Runs, site: str, kind: str | None) -> str:
-    held = [run["sites"][site] for run in runs]
-    if kind is not None:
-        held = [one["strangers"][kind] for one in held if kind in one["strangers"]]
-    if not held:
-        return ""
-    gates = [one["stopped"]["distance"] for one in held]
-    shares = (fmean(gate[str(within)] for gate in gates) for within in SHARES)
-    return " / ".join(f"{share:.2f}".removeprefix("0") for share in shares)
+def _size(size: str) -> str:
+    return "all training images" if int(size) > _ALL else f"{size} training images"

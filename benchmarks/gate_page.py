@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from benchmarks.render import machine_line
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.storage import write_text
+from fedretina_papers.engine.table import listing
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "gate.md"
@@ -124,11 +126,11 @@ def write_page(stored: Path) -> None:
     """Write the page."""
     parts = read_packed(stored)
     held = [parts[name] for name in sorted(parts)]
-    lines = [_ABOUT.rstrip(), "", *_promises(held), "", *_broken(held)]
+    lines = [_ABOUT.rstrip(), "", *_promises(held), *_broken(held)]
     for (kind, row), of in _by_row(held).items():
         if row in _shown(kind, held):
-            lines += ["", f"### {_SETS[kind]}, `{row}`", "", *_table(of)]
-    write_text(PAGE, "\n".join([*lines, "", machine_line(held[-1]["machine"])]) + "\n")
+            lines += [f"### {_SETS[kind]}, `{row}`", "", *_table(of)]
+    write_text(PAGE, "\n".join([*lines, machine_line(held[-1]["machine"])]) + "\n")
 
 
 def _by_row(held: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
@@ -190,18 +192,21 @@ def _promises(held: Sequence[Mapping[str, Any]]) -> list[str]:
         "**Bold** is a promise that was not kept. *Without unusual* is what would have passed of the same camera's ill "
         "eyes; *unusual alone* are own test images, of a draw, referred for nothing else.",
         "",
-        f"| set | row | {' | '.join(one.name for one in _PROMISES)} |",
-        f"|---|---|{'---|' * len(_PROMISES)}",
     ]
-    for (kind, row), sites in _by_row(held).items():
-        cells = []
-        for promise in _PROMISES:
-            found = [(*promise.of(one), one["site"]) for one in sites]
-            count, of, site = max(found, key=lambda each: (each[0] / max(each[1], 1), each[1]))
-            text = f"{count} of {of}" + (f" ({site})" if count else "")
-            cells.append(text if promise.kept(count, of) else f"**{text}**")
-        lines.append(f"| {kind} | `{row}`{' (pooled)' if pooled(row) else ''} | {' | '.join(cells)} |")
-    return lines
+    rows = _by_row(held)
+
+    def worst(key: tuple[str, str], promise: _Promise) -> str:
+        found = [(*promise.of(one), one["site"]) for one in rows[key]]
+        count, of, site = max(found, key=lambda each: (each[0] / max(each[1], 1), each[1]))
+        text = f"{count} of {of}" + (f" ({site})" if count else "")
+        return text if promise.kept(count, of) else f"**{text}**"
+
+    columns: dict[str, Callable[[tuple[str, str]], str]] = {
+        "set": lambda key: key[0],
+        "row": lambda key: f"`{key[1]}`{' (pooled)' if pooled(key[1]) else ''}",
+        **{promise.name: partial(worst, promise=promise) for promise in _PROMISES},
+    }
+    return [*lines, *listing(rows, columns, right=())]
 
 
 def pooled(row: str) -> bool:
@@ -221,7 +226,7 @@ def _broken(held: Sequence[Mapping[str, Any]]) -> list[str]:
             ]
             rows, sites = (len({one[name] for one in models}) for name in ("row", "site"))
             lines.append(f"* {title}, {len(models)} models ({rows} rows, {sites} sites): {', '.join(told)}.")
-    return [*lines, "", "Below, the first row of each way in which an encoder comes to be what it is, in full."]
+    return [*lines, "", "Below, the first row of each way in which an encoder comes to be what it is, in full.", ""]
 
 
 def together(groups: Mapping[str, Mapping[str, int]], names: Sequence[str]) -> tuple[int, int]:
@@ -243,36 +248,28 @@ def _table(held: Sequence[Mapping[str, Any]]) -> list[str]:
     names = list(dict.fromkeys(name for one in held for name in one["groups"]))
     cameras = sorted(name for name in names if name.startswith("images of"))
     ordered = ["own", *cameras, *(name for name in _ORDER if name in names)]
-    lines = [
+    words = {"": "validation patients", "own": "own test images (a draw)", **_WORDS}
+    of = {one["site"]: one for one in held}
+    looked = {site: partial(_looked, of[site]) for site in sites}
+    spoiled = {site: partial(_spoiled, of[site]) for site in sites}
+    return [
         "Share stopped (share passed) of what was drawn for each line, 60 to 300 images; the promises are of all:",
         "",
-        f"| images | {' | '.join(sites)} |",
-        f"|---|{'---|' * len(sites)}",
-        f"| validation patients | {' | '.join(str(one['patients']) for one in held)} |",
-    ]
-    for name in ordered:
-        cells = []
-        for one in held:
-            found = one["groups"].get(name)
-            cells.append("" if found is None else _shares(found))
-        words = _WORDS.get(name, "own test images (a draw)" if name == "own" else name)
-        lines.append(f"| {words} | {' | '.join(cells)} |")
-    lines += [
-        "",
+        *listing(["", *ordered], {"images": lambda name: words.get(name, name), **looked}, right=()),
         "Validation images spoiled at the end of the run, stopped by the gate / doubtful by the model itself:",
         "",
+        *listing(held[0]["look"]["spoiled"], {"spoiled": str, **spoiled}, right=()),
     ]
-    kinds = list(held[0]["look"]["spoiled"])
-    lines += [f"| spoiled | {' | '.join(sites)} |", f"|---|{'---|' * len(sites)}"]
-    for kind in kinds:
-        cells = []
-        for one in held:
-            found = one["look"]["spoiled"][kind]
-            cells.append(f"{found['stopped'] / found['images']:.2f} / {found['doubtful'] / found['images']:.2f}")
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
-    return lines
 
 
-def _shares(found: Mapping[str, int]) -> str:
+def _looked(site: Mapping[str, Any], group: str) -> str:
+    if not group:
+        return str(site["patients"])
+    found = site["groups"].get(group, {"images": 0})
     images = found["images"]
     return f"{found['stopped'] / images:.2f} ({found['passed'] / images:.2f})" if images else ""
+
+
+def _spoiled(site: Mapping[str, Any], kind: str) -> str:
+    found = site["look"]["spoiled"][kind]
+    return f"{found['stopped'] / found['images']:.2f} / {found['doubtful'] / found['images']:.2f}"

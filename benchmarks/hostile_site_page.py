@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.hostile_site import ATTACKS, RULES
 from benchmarks.render import machine_line
 from fedretina.storage import write_text
-from fedretina_papers.markdown import between
+from fedretina_papers.engine.records import OfRun, Records
+from fedretina_papers.engine.table import Column, Line, mean_number, render
+from fedretina_papers.markdown import between, spread
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "robust_rules.md"
 _BEGIN, _END = "<!-- begin figures -->", "<!-- end figures -->"
-
-
-class _Case(NamedTuple):
-    rule: str
-    attack: str
-    seed: int
-    auc: float | None
 
 
 def write_page(stored: Path) -> None:
@@ -41,18 +38,17 @@ def figures(stored: Path) -> str:
         if {(run["rule"], run["attack"]) for run in runs if run["seed"] == seed} == pairs
     ]
     found = [run for seed in seeds for run in runs if run["seed"] == seed]
-    cases = [_Case(case["rule"], case["attack"], case["seed"], _macro(case, hostile)) for case in found]
+    records = _records(found, hostile)
     rules, attacks = ([one for one in known if any(one in pair for pair in pairs)] for known in (RULES, ATTACKS))
+    lines = [Line((rule,), rule) for rule in rules]
+    counted = [Column(one, OfRun("counted"), row=f"{{}}: {one}", show=mean_number, unrun="-") for one in attacks]
     parts = [
         "Written by `python -m benchmarks.hostile_site --render` from "
         "[the stored runs](../benchmarks/results/hostile_site.jsonl.gz). "
         f"Macro test AUC, the plain mean over the four honest sites; mean over {len(seeds)} seeds "
         f"({', '.join(map(str, seeds))}), smallest and largest in brackets. 0.5 is chance.",
         "",
-        f"| rule | {' | '.join(attacks)} |",
-        "|---|" + "---|" * len(attacks),
-        *(f"| {rule} | {' | '.join(_cell(cases, rule, attack) for attack in attacks)} |" for rule in rules),
-        "",
+        *render(records, ["rule"], lines, [_auc(records, attack) for attack in attacks], right=()),
         f"`{hostile}` trains honestly and then sends, in every round: its update turned round and five times as long; "
         "Gaussian noise 100 times as long as its update; its update 1000 times as long; the first again with theta "
         "forged to 1, the largest that UAW accepts. A dash stands where the rule does not read theta.",
@@ -60,11 +56,8 @@ def figures(stored: Path) -> str:
         "What became of the hostile update, mean over rounds and seeds (norm bound: the share of it that counted; else "
         "its weight in the aggregate, of 1 in all):",
         "",
-        f"| rule | {' | '.join(attacks)} |",
-        "|---|" + "---|" * len(attacks),
-        *(f"| {rule} | {' | '.join(_counted(found, rule, attack, hostile) for attack in attacks)} |" for rule in rules),
-        "",
-        *_reading(cases, rules, attacks, seeds),
+        *render(records, ["rule"], lines, counted, right=()),
+        *_reading(records, rules, attacks, seeds),
         "",
         *_sizes(found, hostile),
         "",
@@ -73,67 +66,73 @@ def figures(stored: Path) -> str:
     return "\n".join(parts)
 
 
-def _macro(case: Mapping[str, Any], hostile: str) -> float | None:
-    values = [auc for site, auc in case["test_auc"].items() if site != hostile and auc is not None]
-    return statistics.fmean(values) if values else None
+def _records(found: Sequence[Mapping[str, Any]], hostile: str) -> Records:
+    """A row for each rule under each attack; its sites are the honest ones."""
+    held: dict[str, dict[int, dict[str, Any]]] = {}
+    for case in found:
+        honest = {site: {"auc": auc} for site, auc in case["test_auc"].items() if site != hostile}
+        both = zip(case["weights"], case["taken"], strict=True)
+        counted = [(taken or weights)[hostile] for weights, taken in both]
+        one = {"sites": honest, "counted": fmean(counted) if counted else None}
+        held.setdefault(f"{case['rule']}: {case['attack']}", {})[case["seed"]] = one
+    return Records(held)
 
 
-def _values(cases: Sequence[_Case], rule: str, attack: str) -> list[float]:
-    return [case.auc for case in cases if case.rule == rule and case.attack == attack and case.auc is not None]
+def _auc(records: Records, attack: str) -> Column:
+    """Macro AUC under an attack, and how many seeds were stopped."""
+
+    def cell(line: Line) -> str:
+        row = f"{line.row}: {attack}"
+        if row not in records:
+            return "-"
+        values, runs = records.values(row, "auc"), len(records.runs.loc[row])
+        stopped = f"{runs - len(values)} of {runs} stopped" if len(values) < runs else ""
+        return ", ".join(told for told in (spread(values) if values else "", stopped) if told)
+
+    return Column(attack, told=cell)
 
 
-def _cell(cases: Sequence[_Case], rule: str, attack: str) -> str:
-    runs = [case for case in cases if case.rule == rule and case.attack == attack]
-    values = _values(cases, rule, attack)
-    if not runs:
-        return "-"
-    stopped = f"{len(runs) - len(values)} of {len(runs)} stopped" if len(values) < len(runs) else ""
-    if not values:
-        return stopped
-    shown = f"{statistics.fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-    return f"{shown}, {stopped}" if stopped else shown
-
-
-def _counted(cases: Sequence[Mapping[str, Any]], rule: str, attack: str, hostile: str) -> str:
-    found = []
-    for case in cases:
-        if case["rule"] == rule and case["attack"] == attack:
-            for weights, taken in zip(case["weights"], case["taken"], strict=True):
-                found.append((taken or weights)[hostile])
-    return f"{statistics.fmean(found):.3f}" if found else "-"
-
-
-def _reading(cases: Sequence[_Case], rules: Sequence[str], attacks: Sequence[str], seeds: Sequence[int]) -> list[str]:
+def _reading(records: Records, rules: Sequence[str], attacks: Sequence[str], seeds: Sequence[int]) -> list[str]:
     """What the figures say, by rule: the price without an attack, and the worst that an attack did."""
     lines = [
         "Price: macro AUC without an attack, less that of uniform weights on the same seed. Worst: the attack with the "
         "lowest mean, less the same rule without an attack.",
         "",
-        "| rule | price, by seed | price, mean | worst attack | lost |",
-        "|---|---|---:|---|---:|",
     ]
     calm = attacks[0]
-    base = _values(cases, rules[0], calm)
-    for rule in rules:
-        own = _values(cases, rule, calm)
-        price = [one - other for one, other in zip(own, base, strict=True)]
-        means = {
-            attack: statistics.fmean(values)
-            for attack in attacks
-            if attack != calm and (values := _values(cases, rule, attack))
-        }
-        worst = min(means, key=lambda attack: means[attack])
-        lost = means[worst] - statistics.fmean(own)
-        by_seed = ", ".join(f"{value:+.3f}" for value in price)
-        lines.append(f"| {rule} | {by_seed} | {statistics.fmean(price):+.3f} | {worst} | {lost:+.3f} |")
-    spread = max(max(found) - min(found) for rule in rules if (found := _values(cases, rule, calm)))
+
+    def worst(rule: str) -> tuple[float, str]:
+        means = [(_mean(records, rule, attack), attack) for attack in attacks if attack != calm]
+        return min(((mean, attack) for mean, attack in means if mean is not None), key=itemgetter(0))
+
+    def lost(line: Line) -> str:
+        return f"{worst(line.row)[0] - (_mean(records, line.row, calm) or 0):+.3f}"
+
+    price = Column("price, by seed", "auc", row=f"{{}}: {calm}", difference=True, show=_each)
+    columns = [
+        price,
+        replace(price, title="price, mean", show=lambda values, places: _each([fmean(values)], places)),
+        Column("worst attack", told=lambda line: worst(line.row)[1]),
+        Column("lost", told=lost),
+    ]
+    lines += render(records, ["rule"], [Line((rule,), rule, rules[0]) for rule in rules], columns, right=(2, 4))
+    held = (records.values(f"{rule}: {calm}", "auc") for rule in rules)
+    away = max(max(found) - min(found) for found in held if found)
     return [
         *lines,
-        "",
         f"Read these with care: {len(seeds)} seeds and test splits of a few dozen images per site. Without an attack, "
-        f"the seeds of one rule lie up to {spread:.3f} apart: a price or a loss smaller than that is not shown to be "
+        f"the seeds of one rule lie up to {away:.3f} apart: a price or a loss smaller than that is not shown to be "
         "there.",
     ]
+
+
+def _mean(records: Records, rule: str, attack: str) -> float | None:
+    values = records.values(f"{rule}: {attack}", "auc")
+    return fmean(values) if values else None
+
+
+def _each(values: Sequence[float], places: int) -> str:
+    return ", ".join(f"{value:+.{places}f}" for value in values)
 
 
 def _sizes(found: Sequence[Mapping[str, Any]], hostile: str) -> list[str]:

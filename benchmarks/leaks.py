@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from fedretina.settings.site import SiteDataSettings
 from fedretina.settings.sums import SumsSettings
 from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, write_json, write_text
+from fedretina_papers.engine.table import listing
 from fedretina_papers.markdown import between
 
 STORED = RESULTS / "leaks.json"
@@ -271,7 +273,16 @@ def _lines(stored: dict[str, Any]) -> list[str]:
     sizes = list(dict.fromkeys(one["patients"] for one in stored["sums"]))
     by = {(one["patients"], one["multiplier"], one["attack"]): one for one in stored["sums"]}
     features = stored["width"] - 1
-    lines = [
+
+    def told(attack: str, multiplier: float | None, size: int) -> str:
+        return _cell(by[size, multiplier, attack])
+
+    attacked = {
+        f"{_noise_words(*noise)}: {how}": partial(told, attack, noise[0])
+        for noise in noises
+        for attack, how in _ATTACKS.items()
+    }
+    return [
         f"Measured on {stored['images']} phantom images, which are drawn, so this says how strongly a guard acts and "
         f"not how safe a hospital is. Mean of {stored['repeats']} draws, and in brackets where nine of ten draws lie. "
         "For the first two tables 0.5 is chance, and 1 tells everybody apart.",
@@ -280,17 +291,7 @@ def _lines(stored: dict[str, Any]) -> list[str]:
         "whether the person lies towards the mean of the sum of a grade (its first moments), or near the span of the "
         f"second moments of all images of a site. Both leave a site by default, of {features} features and a constant.",
         "",
-        "| patients in the sum | "
-        + " | ".join(f"{_noise_words(*noise)}: {how}" for noise in noises for how in _ATTACKS.values())
-        + " |",
-        "|---|" + "---|" * len(noises) * len(_ATTACKS),
-    ]
-    for size in sizes:
-        refused = " (leaves only noised, or encrypted if you say so)" if size < MIN_COUNT else ""
-        cells = [_cell(by[size, multiplier, attack]) for multiplier, _ in noises for attack in _ATTACKS]
-        lines.append(f"| {size}{refused} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
+        *listing(sizes, {"patients in the sum": _patients_words, **attacked}, right=()),
         f"So `min_count` ({MIN_COUNT}) keeps the features of a single patient from being read off a sum, and hides "
         "nobody who is in it. In the clear, the second moments of a site with fewer images than features tell who is "
         "in them to whoever also holds images of the people that he asks about; with somewhat more images than "
@@ -301,21 +302,26 @@ def _lines(stored: dict[str, Any]) -> list[str]:
         "**On whom was a head fitted?** An attacker who has the head, a person's features and grade looks at the "
         "error.",
         "",
-        "| images that it was fitted to | tells members from others |",
-        "|---|---|",
-        *(f"| {one['images']} | {_cell(one)} |" for one in stored["heads"]),
-        "",
+        *listing(
+            stored["heads"],
+            {"images that it was fitted to": lambda one: str(one["images"]), "tells members from others": _cell},
+            right=(),
+        ),
         "**What does one gradient of a head show?** The likeness (absolute cosine, 1 is equal) of each image's "
         "features with the nearest row of the gradient. This is of a head that travels and of one step; images "
         "themselves were not rebuilt here, and updates of an encoder were not attacked.",
         "",
-        "| images in the batch | likeness |",
-        "|---|---|",
-        *(f"| {one['batch']} | {_cell(one)} |" for one in stored["gradients"]),
-        "",
+        *listing(
+            stored["gradients"],
+            {"images in the batch": lambda one: str(one["batch"]), "likeness": _cell},
+            right=(),
+        ),
         machine_line(stored["machine"]),
     ]
-    return lines
+
+
+def _patients_words(size: int) -> str:
+    return f"{size}{' (leaves only noised, or encrypted if you say so)' if size < MIN_COUNT else ''}"
 
 
 def _noise_words(multiplier: float | None, epsilon: float | None) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from benchmarks.render import machine_line
 from fedretina.evaluation.referral_curve import PRIOR
 from fedretina.storage import write_text
 from fedretina.uncertainty.promise import patients_needed
+from fedretina_papers.engine.table import listing
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "promise.md"
@@ -22,6 +24,7 @@ _RULES = {
     "drawn": "own, drawn to the others",
     "alone": "own, nothing else refers",
 }
+_MISSED = (0.01, 0.02, 0.05, 0.1, 0.2)
 _SEEN = 20  # draws with a threshold, for a share of them to say anything
 
 
@@ -32,6 +35,10 @@ def write_page(stored: Path) -> None:
 
 def render(records: Sequence[Mapping[str, Any]]) -> str:
     """The page, Markdown with a final newline."""
+    needed: dict[str, Callable[[float], str]] = {
+        "may pass at most": lambda sure: f"ill validation patients that it takes, {100 * sure:g} % sure",
+        **{f"{100 * missed:g} %": partial(_needed, missed) for missed in _MISSED},
+    }
     lines = [
         "# A referral with a guarantee",
         "",
@@ -54,16 +61,7 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         "how many patients it stands, and how the test patients fared; where the ill patients of validation are too "
         "few, they say how many it takes, and nothing is promised:",
         "",
-        "| may pass at most | "
-        + " | ".join(f"{missed:.0%}".replace("%", " %") for missed in (0.01, 0.02, 0.05, 0.1, 0.2))
-        + " |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| ill validation patients that it takes, {sure:.0%} sure |".replace("%", " %")
-            + "".join(f" {patients_needed(missed, sure)} |" for missed in (0.01, 0.02, 0.05, 0.1, 0.2))
-            for sure in (0.8, 0.9, 0.95)
-        ),
-        "",
+        *listing((0.8, 0.9, 0.95), needed, right=()),
         'Beside its grade the model names a set of neighbouring grades ("mild to moderate") that holds the true one; '
         "on average over hospitals all sets of a patient do for 90 % of patients or more, and at one hospital it may "
         "be fewer. On OCT, whose classes have no order, it is a set of the likeliest.",
@@ -116,9 +114,13 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         if held:
             lines += [f"### {title}", ""]
             for asked in PROMISES:
-                lines += [*_table(held, asked.missed, asked.sure), ""]
-            lines += [*_sets(held), ""]
+                lines += _table(held, asked.missed, asked.sure)
+            lines += _sets(held)
     return "\n".join([*lines, machine_line(records[-1]["machine"])]) + "\n"
+
+
+def _needed(missed: float, sure: float) -> str:
+    return str(patients_needed(missed, sure))
 
 
 def _without_a_promise(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -157,17 +159,19 @@ def _without_a_promise(records: Sequence[Mapping[str, Any]]) -> list[str]:
         "How often no more passed than asked, of the draws in which the site's own patients promised nothing, where "
         f"there were {_SEEN} or more such draws:",
         "",
-        "| site | patients drawn | may pass at most | draws | kept | ill who passed, mean | referred of all, mean |",
-        "|---|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {one.site} | {one.patients} | {_percent(one.missed)} | {one.draws} | {100 * one.kept:.1f} % | "
-        f"{_percent(one.passed)} | {_percent(one.load)} |"
-        for one in kept
-    ]
+    columns: dict[str, Callable[[Given], str]] = {
+        "site": lambda one: one.site,
+        "patients drawn": lambda one: str(one.patients),
+        "may pass at most": lambda one: _percent(one.missed),
+        "draws": lambda one: str(one.draws),
+        "kept": lambda one: f"{100 * one.kept:.1f} %",
+        "ill who passed, mean": lambda one: _percent(one.passed),
+        "referred of all, mean": lambda one: _percent(one.load),
+    }
+    lines += listing(kept, columns, right=())
     least, most = min(one.kept for one in kept), max(one.kept for one in kept)
     lines += [
-        "",
         f"So in {100 * least:.1f} to {100 * most:.1f} % of the draws, where {_percent(PROMISES[0].sure)} were asked. "
         "It is no promise for all that: nothing says that another site's patients are like these sites', and with the "
         "others' exact chances in the place of bins it was less at the worst ([below](#what-follows)). It only adds to "
@@ -214,59 +218,67 @@ def given_alone(records: Sequence[Mapping[str, Any]]) -> list[Given]:
 
 def _follows(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """The worst of each rule over sites, promises and numbers of patients."""
-    lines = [
-        f"The worst is looked for where {_SEEN} draws or more had a threshold; fewer say too little.",
-        "",
-        "| threshold from | worst kept | where | draws without a promise, all together |",
-        "|---|---|---|---|",
-    ]
-    for rule, words in _RULES.items():
+    drawn = {rule: [(site, one) for site in records for one in site["drawn"] if one["rule"] == rule] for rule in _RULES}
+
+    def worst(rule: str) -> tuple[float, str]:
         found = [
             (one["kept"] / one["given"], f"{site['site']}, {one['patients']} patients, {100 * one['missed']:.0f} %")
-            for site in records
-            for one in site["drawn"]
-            if one["rule"] == rule and one["given"] >= _SEEN
+            for site, one in drawn[rule]
+            if one["given"] >= _SEEN
         ]
-        every = [one for site in records for one in site["drawn"] if one["rule"] == rule]
-        silent = 1 - sum(one["given"] for one in every) / max(1, sum(one["draws"] for one in every))
-        worst = min(found, default=(float("nan"), "-"))
-        lines.append(f"| {words} | {_percent(worst[0])} | {worst[1]} | {_percent(silent)} |")
-    return [*lines, ""]
+        return min(found, default=(float("nan"), "-"))
+
+    def silent(rule: str) -> float:
+        given, draws = (sum(one[name] for _, one in drawn[rule]) for name in ("given", "draws"))
+        return float(1 - given / max(1, draws))
+
+    columns: dict[str, Callable[[str], str]] = {
+        "threshold from": lambda rule: _RULES[rule],
+        "worst kept": lambda rule: _percent(worst(rule)[0]),
+        "where": lambda rule: worst(rule)[1],
+        "draws without a promise, all together": lambda rule: _percent(silent(rule)),
+    }
+    return [
+        f"The worst is looked for where {_SEEN} draws or more had a threshold; fewer say too little.",
+        "",
+        *listing(_RULES, columns, right=()),
+    ]
 
 
 def _table(held: Sequence[Mapping[str, Any]], missed: float, sure: float) -> list[str]:
-    lines = [
-        f"At most {_percent(missed)} of the ill may pass, {_percent(sure)} sure:",
-        "",
-        "| site | ill of all patients | patients drawn | threshold from | kept | ill who passed, mean | "
-        "referred of all, mean | nothing |",
-        "|---|---|---|---|---|---|---|---|",
+    found = [
+        {**site, **one, "of": site["patients"]}
+        for site in held
+        for one in site["drawn"]
+        if one["missed"] == missed and one["rule"] in _RULES
     ]
-    for site in held:
-        for one in site["drawn"]:
-            if one["missed"] == missed and one["rule"] in _RULES:
-                given = one["given"]
-                kept = _percent(one["kept"] / given) if given else "-"
-                passed, load = (_percent(one[name]) if given else "-" for name in ("mean_missed", "mean_load"))
-                lines.append(
-                    f"| {site['site']} | {site['ill']} of {site['patients']} | {one['patients']} | "
-                    f"{_RULES[one['rule']]} | {kept} | {passed} | {load} | {_percent(1 - given / one['draws'])} |"
-                )
-    return lines
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "site": lambda one: str(one["site"]),
+        "ill of all patients": lambda one: f"{one['ill']} of {one['of']}",
+        "patients drawn": lambda one: str(one["patients"]),
+        "threshold from": lambda one: _RULES[one["rule"]],
+        "kept": lambda one: _percent(one["kept"] / one["given"]) if one["given"] else "-",
+        "ill who passed, mean": lambda one: _percent(one["mean_missed"]) if one["given"] else "-",
+        "referred of all, mean": lambda one: _percent(one["mean_load"]) if one["given"] else "-",
+        "nothing": lambda one: _percent(1 - one["given"] / one["draws"]),
+    }
+    title = f"At most {_percent(missed)} of the ill may pass, {_percent(sure)} sure:"
+    return [title, "", *listing(found, columns, right=())]
 
 
 def _sets(held: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [
+
+    def cell(site: Mapping[str, Any], count: int) -> str:
+        of = (one for one in site["sets"] if one["patients"] == count)
+        return "".join(f"{_percent(one['held'])}, {one['size']:.1f} grades" for one in of)
+
+    drawn = {f"{count} patients drawn": partial(cell, count=count) for count in PATIENTS}
+    return [
         "Sets of grades; patients all of whose sets held the true grade, of those not drawn (90 % is promised on "
         "average), and grades in a set:",
         "",
-        "| site | " + " | ".join(f"{count} patients drawn" for count in PATIENTS) + " |",
-        "|---|" + "---|" * len(PATIENTS),
+        *listing(held, {"site": lambda site: str(site["site"]), **drawn}, right=()),
     ]
-    for site in held:
-        by = {one["patients"]: f"{_percent(one['held'])}, {one['size']:.1f} grades" for one in site["sets"]}
-        lines.append(f"| {site['site']} | " + " | ".join(by.get(count, "") for count in PATIENTS) + " |")
-    return lines
 
 
 def _percent(share: float) -> str:

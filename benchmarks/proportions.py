@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings, read_site_settings
 from fedretina.storage import write_json, write_text
+from fedretina_papers.engine.table import listing
 from fedretina_papers.markdown import between
 
 STORED = RESULTS / "proportions.json"
@@ -118,23 +119,23 @@ def measure(data: str, row: str) -> dict[str, Any]:
 
 def table(stored: Mapping[str, Any]) -> str:
     """What is stored, as the page shows it."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "data": lambda case: str(case["data"]),
+        "row": lambda case: f"`{case['row']}`",
+        "training images by site": lambda case: ", ".join(str(number) for number in case["images"].values()),
+        "largest": lambda case: f"{case['largest']:.3g}",
+        "where": lambda case: f"{case['site']}, {case['step']}",
+    }
     lines = [
         "Written by `python -m benchmarks.proportions --render` from "
         "[the stored runs](../benchmarks/results/proportions.json). Largest proportion of an honest update in a run.",
         "",
-        "| data | row | training images by site | largest | where |",
-        "|---|---|---|---:|---|",
+        *listing(stored["cases"], columns, right=(3,)),
     ]
-    for case in stored["cases"]:
-        images = ", ".join(str(number) for number in case["images"].values())
-        lines.append(
-            f"| {case['data']} | `{case['row']}` | {images} | {case['largest']:.3g} | {case['site']}, {case['step']} |"
-        )
     worst = max(stored["cases"], key=lambda case: case["largest"])
     bound = Experiment().aggregation.proportion
     assert bound is not None
     lines += [
-        "",
         f"The largest of all is {worst['largest']:.3g}, `{worst['row']}` on {worst['data']}; the default bound of "
         f"{bound:g} is {bound / worst['largest']:.3g} times as large.",
         "",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from operator import ge, le, lt
+from operator import ge, itemgetter, le, lt
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import NAMES, PAGE, RESULTS, Result
+from fedretina_papers.engine.table import listing
 
 _HOLDS: Mapping[str, Callable[[float, float], bool]] = {"at least": ge, "at most": le, "under": lt}
 _HEAD = """# Benchmarks
@@ -34,12 +35,16 @@ def page(results: Sequence[Result]) -> str:
 def section(found: Result) -> list[str]:
     """Render one benchmark: what was compared, the verdict, the figures, the machine."""
     lines = [f"## {found['title']}", "", found["compared"], "", verdict(found), ""]
-    lines += ["| case | figure | min | median | max | repeats |", "|---|---|---:|---:|---:|---:|"]
-    for case, figures in found["cases"].items():
-        for name, spread in figures.items():
-            values = " | ".join(number(spread[part]) for part in ("min", "median", "max"))
-            lines.append(f"| {case} | {name} | {values} | {len(spread['repeats'])} |")
-    lines.append("")
+    each = [(case, name, spread) for case, figures in found["cases"].items() for name, spread in figures.items()]
+    columns: dict[str, Callable[[tuple[str, str, Mapping[str, Any]]], str]] = {
+        "case": itemgetter(0),
+        "figure": itemgetter(1),
+        "min": lambda one: number(one[2]["min"]),
+        "median": lambda one: number(one[2]["median"]),
+        "max": lambda one: number(one[2]["max"]),
+        "repeats": lambda one: str(len(one[2]["repeats"])),
+    }
+    lines += listing(each, columns, right=range(2, 6))
     lines += [line for note in found["notes"] for line in (note, "")]
     settings = "; ".join(f"{name}: {value}" for name, value in found["settings"].items())
     took = f" It took {found['seconds']} s; load before it {found['load_before']}." if "seconds" in found else ""

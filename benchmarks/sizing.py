@@ -11,12 +11,17 @@ import resource
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, fresh_python, machine
 from benchmarks.many_sites import JOB, PEAK, RELAY, RELAY_PEAK
 from benchmarks.render import machine_line, number
+from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.table import Column, Line, listing
+from fedretina_papers.engine.table import render as render_table
 
 PAGE = ROOT / "docs" / "sizing.md"
 STORED = RESULTS / "sizing.json"
@@ -169,12 +174,15 @@ Sites that wait for a task ask for one twice a second, more than 16 of them less
 
 
 def _table(title: str, columns: dict[str, str], found: dict[str, Any]) -> list[str]:
-    lines = [f"## {title}", "", f"| network | row | {' | '.join(columns)} |", f"|---|---|{'---:|' * len(columns)}"]
-    for case, figures in found["cases"].items():
-        encoder, _, row = case.partition("/")
-        shown = " | ".join(f"{figures[name] / 1e6:,.1f}" for name in columns.values())
-        lines.append(f"| {NETWORKS[encoder]} | `{row}` | {shown} |")
-    return [*lines, ""]
+    records = Records({case: {1: figures} for case, figures in found["cases"].items()})
+    each = [case.partition("/") for case in found["cases"]]
+    lines = [Line((NETWORKS[encoder], f"`{row}`"), f"{encoder}/{row}") for encoder, _, row in each]
+    shown = [Column(one, name, show=_megabytes, scale=1e-6) for one, name in columns.items()]
+    return [f"## {title}", "", *render_table(records, ["network", "row"], lines, shown, range(2, 2 + len(columns)))]
+
+
+def _megabytes(values: Sequence[float], _places: int) -> str:
+    return f"{values[0]:,.1f}"
 
 
 def _many_sites(many: dict[str, Any]) -> list[str]:
@@ -183,15 +191,13 @@ def _many_sites(many: dict[str, Any]) -> list[str]:
         int(case.split()[0]): {name: one["median"] for name, one in f.items()} for case, f in many["cases"].items()
     }
     names = [name for name in next(iter(cases.values())) if all(name in one for one in cases.values())]
-    lines = ["## Many sites", "", _MANY_HEAD, f"| | {' | '.join(f'{sites} sites' for sites in cases)} |"]
-    lines += [f"|---|{'---:|' * len(cases)}"]
-    lines += [f"| {name} | {' | '.join(number(cases[sites][name]) for sites in cases)} |" for name in names]
+    columns = {f"{sites} sites": partial(_median, one) for sites, one in cases.items()}
+    lines = ["## Many sites", "", _MANY_HEAD, *listing(names, {"": str, **columns})]
     few, most = cases[min(cases)], cases[max(cases)]
     each = {name: (most[name] - few[name]) / (max(cases) - min(cases)) for name in names}
     at = {name: most[name] + (_PAPER - max(cases)) * each[name] for name in names}
     megabytes = most["MB an update"]
     lines += [
-        "",
         f"{_PAPER} sites were not run; by what each further site costs between {min(cases)} and {max(cases)}:",
     ]
     words = _MANY_TAIL
@@ -201,6 +207,10 @@ def _many_sites(many: dict[str, Any]) -> list[str]:
     for name, figure in (("PEAK GB", PEAK), ("LASTING GB", RELAY_PEAK)):
         words = words.replace(name, f"{at[figure] / 1000:,.1f} GB")
     return [*lines, "", words, machine_line(many["machine"]), ""]
+
+
+def _median(figures: Mapping[str, float], name: str) -> str:
+    return number(figures[name])
 
 
 def _size(folder: Path) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from benchmarks.render import machine_line
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
-from fedretina_papers.engine.table import bytes_told
+from fedretina_papers.engine.table import bytes_told, listing
 from fedretina_papers.markdown import listed
 from fedretina_papers.packed import read_packed
 
@@ -121,16 +122,31 @@ def counted(outcomes: Sequence[int]) -> str:
     return f"{outcomes.count(1)} better, {outcomes.count(-1)} worse of {len(outcomes)}"
 
 
-def head(first: str, sizes: Sequence[int], runs: Runs) -> list[str]:
-    """The head of a table with a column for each number of training images, and for what a row takes."""
-    titles = [first, *(size_words(size, runs) for size in sizes), "training passes", "sent per site that took part"]
-    return [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+def table(first: str, held: Mapping[str, Mapping[int, Sequence[int]]], runs: Mapping[str, Runs]) -> list[str]:
+    """A table with a column for each number of training images, and for what a row takes.
 
+    Args:
+        first: Title of its first column.
+        held: `kept_outcome` by line and number of training images.
+        runs: Of each line. No row takes a training pass, for its heads come from sums.
+    """
 
-def took(runs: Runs) -> str:
-    """What a row takes: no training pass, for its heads come from sums, and the bytes of the sums."""
-    sent = {run["bytes_up"] / len(run["sent"]) for run in runs if run["sent"]}
-    return f"0 | {bytes_told([max(sent, default=0)])}"
+    def cell(size: int, line: str) -> str:
+        return counted(held[line][size])
+
+    def sent(line: str) -> str:
+        each = {run["bytes_up"] / len(run["sent"]) for run in runs[line] if run["sent"]}
+        return bytes_told([max(each, default=0)])
+
+    sizes = next(iter(held.values()))
+    every = [run for of in runs.values() for run in of]
+    columns: dict[str, Callable[[str], str]] = {
+        first: str,
+        **{size_words(size, every): partial(cell, size) for size in sizes},
+        "training passes": lambda line: "0",
+        "sent per site that took part": sent,
+    }
+    return listing(held, columns, right=())
 
 
 def size_words(size: int, runs: Runs) -> str:
@@ -210,24 +226,25 @@ def _of_set(name: str, runs: Runs) -> list[str]:
     found += _no_choice(runs)
     found += ["By site, `analytic` answering with the mean of both heads, every grade in the sums:", ""]
     both = [run for run in runs if run["row"] == "both"]
-    found += head("site", sizes, runs)
-    for site in sites:
-        cells = [counted([kept_outcome(run["sites"][site]) for run in both if run["size"] == size]) for size in sizes]
-        found.append(f"| {site} | {' | '.join(cells)} | {took(both)} |")
+    by_site = {
+        site: {size: [kept_outcome(run["sites"][site]) for run in both if run["size"] == size] for size in sizes}
+        for site in sites
+    }
+    found += table("site", by_site, dict.fromkeys(sites, both))
     kept = {site: [kept_outcome(run["sites"][site]) for run in both] for site in sites}
     worse = listed([f"{outcomes.count(-1)} of {len(outcomes)} at {site}" for site, outcomes in kept.items()])
     words = f"Over all sizes and draws it was worse beyond its interval in {worse}."
     aim = _WORSE.splitlines() if name == "fundus" else []  # the aim was set for photographs
-    return [*found, "", fill(words, 120, break_long_words=False), *aim, ""]
+    return [*found, fill(words, 120, break_long_words=False), *aim, ""]
 
 
 def _outcomes(runs: Runs, sizes: Sequence[int]) -> list[str]:
-    lines = head("row", sizes, runs)
-    for row in (row for row in ROWS if any(run["row"] == row for run in runs)):
-        mine = [run for run in runs if run["row"] == row]
-        cells = [
-            counted([kept_outcome(site) for run in mine if run["size"] == size for site in run["sites"].values()])
+    of = {title: mine for row, title in ROWS.items() if (mine := [run for run in runs if run["row"] == row])}
+    held = {
+        title: {
+            size: [kept_outcome(site) for run in mine if run["size"] == size for site in run["sites"].values()]
             for size in sizes
-        ]
-        lines.append(f"| {ROWS[row]} | {' | '.join(cells)} | {took(mine)} |")
-    return [*lines, ""]
+        }
+        for title, mine in of.items()
+    }
+    return table("row", held, of)

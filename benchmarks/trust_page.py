@@ -7,6 +7,7 @@ What the gate and the promise are worth in one table, from the stored counts of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from benchmarks.gate_page import KINDS, SPOILT, pooled, together, worst_camera
 from fedretina.storage import write_text
 from fedretina.uncertainty.grade_sets import WRONG
 from fedretina.uncertainty.promise import patients_needed
+from fedretina_papers.engine.table import listing
 from fedretina_papers.markdown import listed
 from fedretina_papers.packed import read_packed
 
@@ -150,7 +152,6 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), one_place: Seque
             "learned from. The last line is the worst of each column.",
             "",
             *_table(sites),
-            "",
             "What the columns count, and what was promised (**bold** is a promise that was not kept):",
             "",
             "* *own held back*: own photographs that the first look stopped, though nothing was wrong with them. "
@@ -216,16 +217,18 @@ def _table(sites: Sequence[Kept]) -> list[str]:
         ("sent to a doctor", lambda site: site.sent, lambda share: False),
         ("grades", lambda site: site.grades, lambda share: share < 1 - WRONG),
     )
-    lines = ["| hospital | " + " | ".join(name for name, _, _ in columns) + " |", "|---|" + "---|" * len(columns)]
-    for site in sites:
-        cells = [_cell(of(site), broken) for _, of, broken in columns]
-        lines.append(f"| {site.name}, {_SETS[site.kind]} | {' | '.join(cells)} |")
-    worst = []
-    for _, of, broken in columns:
+
+    def cell(site: Kept | None, column: int) -> str:
+        _, of, broken = columns[column]
+        if site is not None:
+            return _cell(of(site), broken)
         found = sorted((share for share in map(of, sites) if share is not None), key=lambda share: share.value)
         least = bool(found) and broken(0.0)  # where less is worse
-        worst.append(_cell((found[0] if least else found[-1]) if found else None, broken))
-    return [*lines, f"| **the worst** | {' | '.join(worst)} |"]
+        return _cell((found[0] if least else found[-1]) if found else None, broken)
+
+    told = {name: partial(cell, column=at) for at, (name, _, _) in enumerate(columns)}
+    lead = {"hospital": lambda site: "**the worst**" if site is None else f"{site.name}, {_SETS[site.kind]}"}
+    return listing([*sites, None], {**lead, **told}, right=())
 
 
 def _cell(share: Share | None, broken: Callable[[float], bool]) -> str:

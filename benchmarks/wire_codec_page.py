@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from benchmarks.common import ROOT
-from benchmarks.wire_codec import CODECS, ROWS, SETS, STORED
+from benchmarks.wire_codec import CODECS, SETS, STORED
 from benchmarks.wire_codec_sizes import SIZES
 from fedretina.storage import read_json, write_text
+from fedretina_papers.engine.records import Figure, OfRun, Records
+from fedretina_papers.engine.table import Column, Line, apart, listing, mean_number, render, seeds
 from fedretina_papers.markdown import between
 from fedretina_papers.packed import read_packed
 
@@ -56,32 +58,51 @@ def _set(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{settings['network']['frozen']} stages frozen. Mean over the sites and the seeds; beside it the mean "
         "difference from float32, seed by seed, with its 95 % interval (t).",
         "",
-        "| row | codec | seeds | training passes | MB a run | of float32 | macro AUC | points from float32 | accuracy "
-        "| points from float32 |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        *_table(own, rounds * settings["training"]["epochs"]),
     ]
-    for row in ROWS:
-        plain = {run["seed"]: run for run in own if (run["row"], run["codec"]) == (row, "none")}
-        for codec in CODECS:
-            found = {run["seed"]: run for run in own if (run["row"], run["codec"]) == (row, codec)}
-            both = sorted(set(found) & set(plain))
-            if not both:
-                continue
-            moved, before = (fmean(_bytes(held[seed]) for seed in both) for held in (found, plain))
-            cells = [_ROWS[row], f"`{codec}`", f"{len(both)}", f"{rounds * settings['training']['epochs']}"]
-            cells += [f"{moved / 1e6:.1f}", f"1/{before / moved:.1f}"]
-            for figure in ("test_auc", "test_accuracy"):
-                ours, theirs = ([_mean(held[seed], figure) for seed in both] for held in (found, plain))
-                cells += [f"{fmean(ours):.3f}", "" if codec == "none" else _apart(ours, theirs)]
-            lines.append(f"| {' | '.join(cells)} |")
     commonest = fmean(fmean(run["commonest"].values()) for run in own)
     return [
         *lines,
-        "",
         f"Seeds: {', '.join(map(str, seeds))}. The commonest training grade of each site, as the answer to all, has an "
         f"accuracy of {commonest:.3f}.",
         "",
     ]
+
+
+def _table(own: Sequence[Mapping[str, Any]], passes: int) -> list[str]:
+    """A line for each codec of each row, over the seeds that float32 has too."""
+    plain = {(run["row"], run["seed"]): _bytes(run) for run in own if run["codec"] == "none"}
+    held: dict[str, dict[int, dict[str, Any]]] = {}
+    for run in own:
+        if before := plain.get((run["row"], run["seed"])):
+            one = {"sites": run["sites"], "moved": _bytes(run), "saved": before / _bytes(run)}
+            held.setdefault(f"{run['row']} {run['codec']}", {})[run["seed"]] = one
+    records = Records(held)
+    lines = [
+        Line((title, f"`{codec}`"), f"{row} {codec}", f"{row} none" if codec != "none" else "")
+        for row, title in _ROWS.items()
+        for codec in CODECS
+        if f"{row} {codec}" in records
+    ]
+
+    def beside(figure: Figure) -> Column:
+        return Column("points from float32", figure, difference=True, show=_points, places=1, scale=100)
+
+    columns = [
+        Column("seeds", OfRun("moved"), show=seeds),
+        Column("training passes", told=lambda line: str(passes)),
+        Column("MB a run", OfRun("moved"), show=mean_number, places=1, scale=1e-6),
+        Column("of float32", OfRun("saved"), show=lambda values, places: f"1/{fmean(values):.{places}f}", places=1),
+        Column("macro AUC", "test_auc", show=mean_number),
+        beside("test_auc"),
+        Column("accuracy", "test_accuracy", show=mean_number),
+        beside("test_accuracy"),
+    ]
+    return render(records, ["row", "codec"], lines, columns, range(2, 10))
+
+
+def _points(values: Sequence[float], places: int) -> str:
+    return apart(values, places) if values else ""
 
 
 def _span(own: Sequence[Mapping[str, Any]], split: str) -> str:
@@ -94,21 +115,7 @@ def _bytes(run: Mapping[str, Any]) -> int:
     return int(sum(run["bytes_up"]) + sum(run["bytes_down"]))
 
 
-def _mean(run: Mapping[str, Any], figure: str) -> float:
-    return fmean(own[figure] for own in run["sites"].values() if own[figure] is not None)
-
-
 _FOLLOW, _SENT = "SCAFFOLD, int4, controls follow", "SCAFFOLD, int4, controls sent"
-_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-"""97.5 % points of Student's t by number of seeds."""
-
-
-def _apart(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    away = [100 * (one - other) for one, other in zip(ours, theirs, strict=True)]
-    if len(away) not in _T:
-        return f"{fmean(away):+.1f}"
-    half = _T[len(away)] * stdev(away) / len(away) ** 0.5
-    return f"{fmean(away):+.1f} ({fmean(away) - half:+.1f} to {fmean(away) + half:+.1f})"
 
 
 def _sizes(found: Mapping[str, Any]) -> list[str]:
@@ -120,26 +127,28 @@ def _sizes(found: Mapping[str, Any]) -> list[str]:
         "phantom sites and encoded as any run's are; the first round's message down is whole, the last one stands for "
         "all others. GB a run are those of the rounds and of what goes down for validation.",
         "",
-        "| | MB up, a round and site | MB down | GB a run | with the last model |",
-        "|---|---:|---:|---:|---:|",
     ]
     cases = found["cases"]
 
-    def total(up: float, down: float, case: Mapping[str, Any], ends: int = 1) -> float:
+    def total(case: Mapping[str, Any], ends: int = 1, down: float | None = None) -> float:
         """Of the rounds and so many of the messages behind them: for validation, then the last model."""
+        up, down = case["up"][-1], case["down"][-1] if down is None else down
         return float(sites * (rounds * up + case["down"][0] + (rounds - 1) * down + sum(case["end"][:ends])))
 
-    for name, case in cases.items():
-        up, down = case["up"][-1], case["down"][-1]
-        both = [total(up, down, case, ends) for ends in (1, 2)]
-        lines.append(f"| {name} | {up / 1e6:.2f} | {down / 1e6:.2f} | {both[0] / 1e9:.1f} | {both[1] / 1e9:.2f} |")
+    columns: dict[str, Callable[[str], str]] = {
+        "": str,
+        "MB up, a round and site": lambda name: f"{cases[name]['up'][-1] / 1e6:.2f}",
+        "MB down": lambda name: f"{cases[name]['down'][-1] / 1e6:.2f}",
+        "GB a run": lambda name: f"{total(cases[name]) / 1e9:.1f}",
+        "with the last model": lambda name: f"{total(cases[name], ends=2) / 1e9:.2f}",
+    }
+    lines += listing(cases, columns)
     if not {_FOLLOW, _SENT} <= cases.keys():
-        return [*lines, ""]
+        return lines
     follow, sent = cases[_FOLLOW], cases[_SENT]
-    unlike = total(follow["up"][-1], sent["down"][-1], follow)
+    unlike = total(follow, down=sent["down"][-1])
     return [
         *lines,
-        "",
         "Controls follow where sites train by SGD (`update: option2`, with momentum `option2_fednova`), those that "
         "come down where all sites make equally many steps besides; those that are sent are of sites that train by "
         "Adam. The paper trains by SGD with momentum and then by Adam: of that second phase controls are sent. Where "

@@ -53,7 +53,7 @@ def benchmark(
     cache: Path | None,
     state_mb: int | None,
 ) -> None:
-    """Run the benchmark NAME and write its tables: a paper's, `paper-size` or `gpu`.
+    """Run the benchmark NAME and write its tables: a paper's, `paper-size`, `gpu`, or your own plan (PLAN.yaml).
 
     The papers' are `feduaa`, `oct`, and those of FedEE, named below.
 
@@ -79,7 +79,7 @@ def benchmark(
         fail('the tables of a benchmark need pandas, which is not installed: run `pip install "pandas>=3,<4"`.')
     from fedretina.errors import SettingsError
     from fedretina.settings.plan import merged
-    from fedretina_papers.kinds import kind_of
+    from fedretina_papers.kinds import DEFAULT, kind_of
     from fedretina_papers.packed import pack, unpack
     from fedretina_papers.paper_size.limits import Limits
     from fedretina_papers.plan import preset
@@ -105,7 +105,7 @@ def benchmark(
             settings["encoders"] = _encoders(settings, encoders)
         if seeds:
             settings["seeds"] = _numbers(seeds)
-        kind = kind_of(settings)
+        kind = kind_of(str(settings.get("paper", DEFAULT)))
         prepared = kind.prepare(settings, limits)
         if stored:
             unpack(stored, out)

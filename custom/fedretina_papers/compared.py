@@ -19,6 +19,7 @@ from fedretina_papers.comparisons import (
     require_same,
     shared_patients,
 )
+from fedretina_papers.engine.records import Records
 from fedretina_papers.measures import MEASURES
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.stored import read_answers, read_benchmark
@@ -53,6 +54,7 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
         StateError: The plan, a record or the answers of a run are missing, damaged or do not belong together.
     """
     benchmark = read_benchmark(out)
+    records = Records(benchmark.runs, benchmark.sites)
     sites: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in benchmark.rivals}
     drawn: dict[str, Any] = {}
     tested: dict[str, dict[str, Any]] = {}
@@ -75,12 +77,12 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
         for name in benchmark.rivals:
             shared = [seed for seed in benchmark.paired_seeds(name) if (name, seed) in answers]
             if any((benchmark.reference, seed) in answers for seed in shared):
-                sites[name][site] = compare_site(benchmark, name, site, answers, drawn[site])
+                sites[name][site] = compare_site(benchmark, records, name, site, answers, drawn[site])
     comparisons = {
         name: {
             "seeds": list(benchmark.paired_seeds(name)),
             "sites": sites[name],
-            "mean": compare_mean(benchmark, name, sites[name], drawn),
+            "mean": compare_mean(benchmark, records, name, sites[name], drawn),
         }
         for name in benchmark.rivals
     }

@@ -11,6 +11,7 @@ from fedretina.errors import StateError
 from fedretina.evaluation.bootstrap import ResampledFigures
 from fedretina.report.text import rounded
 from fedretina.seeds import derive_seed
+from fedretina_papers.engine.records import Records
 from fedretina_papers.measures import MEASURES
 from fedretina_papers.statistics.delong import delong_test
 from fedretina_papers.statistics.multiple_tests import over_dependent, stouffer
@@ -76,7 +77,9 @@ def shared_patients(answers: SiteAnswers) -> float:
     return sum(pairs) / len(pairs) if pairs else 1.0
 
 
-def compare_site(benchmark: Benchmark, name: str, site: str, answers: SiteAnswers, drawn: Drawn) -> dict[str, Any]:
+def compare_site(
+    benchmark: Benchmark, records: Records, name: str, site: str, answers: SiteAnswers, drawn: Drawn
+) -> dict[str, Any]:
     """Compare a row with the reference at one site."""
     seeds = [seed for seed in benchmark.paired_seeds(name) if (name, seed) in answers]
     alone = len({patient for (_, seed), one in answers.items() if seed in seeds for patient in one.patients}) < 2
@@ -84,12 +87,16 @@ def compare_site(benchmark: Benchmark, name: str, site: str, answers: SiteAnswer
     for key in MEASURES:
         column = seed_draws(benchmark, name, key, seeds, drawn)
         drawn_gap = None if column is None else difference_of(column, alone=alone)
-        found[key] = _tests(differences(benchmark, name, key, [site]), drawn_gap)
+        found[key] = _tests(records.gaps(benchmark.reference, name, f"test.{key}", site), drawn_gap)
     return {"measures": found, "delong": _delong(benchmark, name, seeds, answers)}
 
 
 def compare_mean(
-    benchmark: Benchmark, name: str, sites: Mapping[str, Mapping[str, Any]], drawn: Mapping[str, Drawn]
+    benchmark: Benchmark,
+    records: Records,
+    name: str,
+    sites: Mapping[str, Mapping[str, Any]],
+    drawn: Mapping[str, Drawn],
 ) -> dict[str, Any]:
     """Compare a row with the reference over the plain mean of the sites; DeLong's z by Stouffer."""
     found: dict[str, Any] = {}
@@ -98,26 +105,12 @@ def compare_mean(
         there = [column for column in columns if column is not None]
         mean = mean_over_sites(there)
         gap = None if mean is None else difference_of(mean)
-        found[key] = _tests(differences(benchmark, name, key, list(sites)), gap)
+        found[key] = _tests(records.gaps(benchmark.reference, name, f"test.{key}"), gap)
     tests = [entry["delong"] for entry in sites.values() if entry["delong"] is not None]
     combined = stouffer([test["z"] for test in tests])
     gaps = [test["difference"] for test in tests]
     delong = {"difference": rounded(sum(gaps) / len(gaps)) if gaps else None, **_rounded(combined._asdict())}
     return {"measures": found, "delong": delong}
-
-
-def differences(benchmark: Benchmark, name: str, key: str, sites: Sequence[str]) -> list[float]:
-    """Reference less row for each seed, the mean over the sites at which both have the figure."""
-    gaps = []
-    for seed in benchmark.paired_seeds(name):
-        both = [
-            (benchmark.figure(benchmark.reference, seed, site, key), benchmark.figure(name, seed, site, key))
-            for site in sites
-        ]
-        found = [ours - theirs for ours, theirs in both if ours is not None and theirs is not None]
-        if found:
-            gaps.append(sum(found) / len(found))
-    return gaps
 
 
 def seed_draws(benchmark: Benchmark, name: str, key: str, seeds: Sequence[int], drawn: Drawn) -> Column | None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedretina.report.svg import BLUE, ORANGE, Chart, draw
 from fedretina.report.text import NONE, number
 from fedretina.storage import read_json
+from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.table import Column, Line, mean_number, render
 from fedretina_papers.fedee_costs import COSTS
-from fedretina_papers.fedee_energy import energy_values, seconds_of
+from fedretina_papers.fedee_energy import energy_values, printed_columns, seconds_of
 from fedretina_papers.fedee_results import FedeeResults
-from fedretina_papers.markdown import NOT_RUN, table
+from fedretina_papers.markdown import NOT_RUN
 from fedretina_papers.pictures import Pictures
-from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.published import METHODS, published_fedee
 
+_TIMED = ("inference", "training")
 CLAIMED = 1.05
 """How much of the backbone's time we allow the exits; FedEE claims the cost of one forward pass, without a figure."""
 
@@ -44,32 +48,31 @@ def cost_values(results: FedeeResults, out: Path, shown: Pictures) -> dict[str, 
 def cost_table(results: FedeeResults, costs: Mapping[str, Any]) -> list[str]:
     """Table 4, with times and memory."""
     printed = {} if results.printed is None else published_fedee().table4[results.printed]
-    head = ["method", "parameters (M)", "multiply-adds (G)"]
-    head += ["paper, size (M)", "paper, FLOPs (G)"] if printed else []
-    head += ["answer (ms)", "of the backbone's", "training step (ms)", "of the backbone's"]
-    head += ["memory, answer (MB)", "memory, training step (MB)"]
-    rows = []
-    for method in METHODS:
-        one = costs["methods"].get(method)
-        theirs = [number(value, 3) for value in printed.get(method, ())] if printed else []
-        if one is None:
-            rows.append([method, NOT_RUN, NOT_RUN, *theirs, *[NOT_RUN] * 6])
-            continue
-        rows.append(
-            [
-                method,
-                number(one["parameters"] / 1e6, 3),
-                number(one["multiply_adds"] / 1e9, 4),
-                *theirs,
-                number(1e3 * seconds_of(costs["methods"], method, "inference"), 1),
-                _spread(one.get("inference_ratio"), 3),
-                NONE if "training_s" not in one else number(1e3 * seconds_of(costs["methods"], method, "training"), 1),
-                _spread(one.get("training_ratio"), 3),
-                number(one["memory_inference"] / 1e6, 0),
-                NONE if one["memory_training"] is None else number(one["memory_training"] / 1e6, 0),
-            ]
-        )
-    return table(head, rows)
+    methods = costs["methods"]
+    own = {
+        method: {f"{what}_here": seconds_of(methods, method, what) for what in _TIMED if f"{what}_s" in one}
+        for method, one in methods.items()
+    }
+    records = Records({method: {1: {**one, **own[method]}} for method, one in methods.items()})
+
+    def ratio(line: Line, what: str) -> str:
+        return _spread(methods[line.row].get(f"{what}_ratio"), 3) if line.row in methods else NOT_RUN
+
+    def column(title: str, figure: str, scale: float, places: int) -> Column:
+        return Column(title, figure, show=mean_number, scale=scale, places=places)
+
+    columns = [
+        column("parameters (M)", "parameters", 1e-6, 3),
+        column("multiply-adds (G)", "multiply_adds", 1e-9, 4),
+        *printed_columns(("paper, size (M)", "paper, FLOPs (G)"), printed, 3),
+        column("answer (ms)", "inference_here", 1e3, 1),
+        Column("of the backbone's", told=partial(ratio, what="inference")),
+        column("training step (ms)", "training_here", 1e3, 1),
+        Column("of the backbone's", told=partial(ratio, what="training")),
+        column("memory, answer (MB)", "memory_inference", 1e-6, 0),
+        column("memory, training step (MB)", "memory_training", 1e-6, 0),
+    ]
+    return render(records, ["method"], [Line((method,), method) for method in METHODS], columns)
 
 
 def claim_words(costs: Mapping[str, Any]) -> str:

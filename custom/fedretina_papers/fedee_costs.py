@@ -19,7 +19,7 @@ from fedretina_papers.costs.peak_memory import peak_memory
 from fedretina_papers.costs.side_by_side import Beside, side_by_side
 from fedretina_papers.costs.workload import Step, Workload
 from fedretina_papers.plan import BenchmarkPlan
-from fedretina_papers.published_fedee import published_fedee
+from fedretina_papers.published import published_fedee
 
 COSTS = "side_by_side.json"
 _REPEATS = 25

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -11,11 +12,13 @@ from fedretina.report.svg import Chart
 from fedretina.report.text import number
 from fedretina_papers.choices import EnergySettings
 from fedretina_papers.costs.energy import Energy, Footprint, communication, estimated, footprint
+from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.table import Column, Line, mean_number, render
 from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.line_chart import Series, line_chart
-from fedretina_papers.markdown import NOT_RUN, table
+from fedretina_papers.markdown import NOT_RUN
 from fedretina_papers.pictures import Pictures
-from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.published import METHODS, published_fedee
 from fedretina_papers.stored import end_words
 
 
@@ -116,25 +119,42 @@ def seconds_of(methods: Mapping[str, Any], method: str, what: str) -> float:
 def energy_table(results: FedeeResults, energies: Mapping[str, MethodEnergy]) -> list[str]:
     """Table 12."""
     printed = {} if results.printed is None else published_fedee().table12[results.printed]
-    head = ["method", "power (W)", "seconds a round", "Wh a round", "Wh a round, moving", "Wh a run", "CO2e (g)"]
-    head += ["MB a round"]
-    head += ["paper: W", "s", "Wh", "Wh, moving", "Wh, total", "g"] if printed else []
-    rows = []
-    for method in METHODS:
-        one, theirs = energies.get(method), [number(value, 2) for value in printed.get(method, [None] * 6)]
-        ours = [NOT_RUN] * 7
-        if one is not None:
-            ours = [
-                f"{number(one.watts, 0)}{'' if one.run.metered else ' assumed'}",
-                number(one.seconds, 1),
-                number(one.run.training.wh / one.rounds, 4),
-                number(one.run.communication.wh / one.rounds, 4),
-                number(one.run.total_wh, 3),
-                number(one.run.co2e_g, 3),
-                number(one.bytes / 1e6, 1),
-            ]
-        rows.append([method, *ours, *(theirs if printed else [])])
-    return table(head, rows)
+
+    shown: dict[str, tuple[int, Callable[[MethodEnergy], float]]] = {
+        "seconds a round": (1, lambda one: one.seconds),
+        "Wh a round": (4, lambda one: one.run.training.wh / one.rounds),
+        "Wh a round, moving": (4, lambda one: one.run.communication.wh / one.rounds),
+        "Wh a run": (3, lambda one: one.run.total_wh),
+        "CO2e (g)": (3, lambda one: one.run.co2e_g),
+        "MB a round": (1, lambda one: one.bytes / 1e6),
+    }
+    held = {method: {1: {title: value(one) for title, (_, value) in shown.items()}} for method, one in energies.items()}
+
+    def power(line: Line) -> str:
+        one = energies.get(line.row)
+        return NOT_RUN if one is None else f"{number(one.watts, 0)}{'' if one.run.metered else ' assumed'}"
+
+    columns = [
+        Column("power (W)", told=power),
+        *(Column(title, title, show=mean_number, places=places) for title, (places, _) in shown.items()),
+        *printed_columns(("paper: W", "s", "Wh", "Wh, moving", "Wh, total", "g"), printed, 2),
+    ]
+    return render(Records(held), ["method"], [Line((method,), method) for method in METHODS], columns)
+
+
+def printed_columns(titles: Sequence[str], printed: Mapping[str, Sequence[float]], places: int) -> list[Column]:
+    """What the paper prints of each method; nothing where ours are other data.
+
+    Args:
+        titles: Of its columns.
+        printed: Figures by method, in the order of the titles.
+        places: Decimals.
+    """
+
+    def told(line: Line, at: int) -> str:
+        return number(printed[line.row][at] if line.row in printed else None, places)
+
+    return [Column(title, told=partial(told, at=at)) for at, title in enumerate(titles)] if printed else []
 
 
 def traffic_chart(energies: Mapping[str, MethodEnergy]) -> Chart | None:

@@ -17,7 +17,7 @@ from fedretina_papers.fedee_figures import PAPER_RATE, RATES, store_fedee_figure
 from fedretina_papers.fedee_results import LESS_IS_BETTER, FedeeResults, fedee_results
 from fedretina_papers.out_of_distribution_table import out_of_distribution
 from fedretina_papers.pictures import Pictures
-from fedretina_papers.published_fedee import KEYS, published_fedee
+from fedretina_papers.published import KEYS, published_fedee
 from fedretina_papers.stored import Benchmark
 from fedretina_papers.what_was_run import course_words, warnings, what_was_run
 

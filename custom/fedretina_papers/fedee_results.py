@@ -10,7 +10,7 @@ from typing import Any
 
 from fedretina_papers.engine.records import BY_SIZE, PLAIN, Records
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, read_fedee_figures
-from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.published import METHODS, published_fedee
 from fedretina_papers.stored import Benchmark, read_benchmark
 
 GLOBAL = "fedee_global"

@@ -12,7 +12,7 @@ from fedretina_papers.engine.records import BY_SIZE, PLAIN, OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_number, mean_percent, mean_sd, render, taken
 from fedretina_papers.fedee_results import ETAS, FURTHER, GLOBAL, LESS_IS_BETTER, FedeeResults, is_tuning
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, table
-from fedretina_papers.published_fedee import KEYS, METHODS, Printed, published_fedee
+from fedretina_papers.published import KEYS, METHODS, Printed, published_fedee
 
 _ALIKE = 0.0005  # means that print the same
 _ALSO = ("ece", "brier")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,10 +11,17 @@ from fedretina.report.text import NONE, number
 NOT_RUN = "not run"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table whose first column is text and whose others are figures."""
-    lines = [_row(head), "|---|" + "---:|" * (len(head) - 1)]
-    return [*lines, *(_row(row) for row in rows), ""]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -> list[str]:
+    """A table in Markdown.
+
+    Args:
+        head: Titles of its columns.
+        rows: Its cells.
+        right: Columns that hold figures and are set right, from 0; by default all but the first.
+    """
+    figures = range(1, len(head)) if right is None else right
+    rule = "".join("---:|" if at in figures else "---|" for at in range(len(head)))
+    return [_row(head).replace("|  |", "| |"), f"|{rule}", *(_row(row) for row in rows), ""]
 
 
 def spread(values: Sequence[float], places: int = 3) -> str:

@@ -23,7 +23,7 @@ from fedretina_papers.oct_figures import read_oct_figures, store_oct_figures
 from fedretina_papers.oct_runs import OctResults
 from fedretina_papers.out_of_distribution_table import out_of_distribution
 from fedretina_papers.pictures import Pictures
-from fedretina_papers.published_oct import published_oct
+from fedretina_papers.published import published_oct
 from fedretina_papers.stored import Benchmark, end_words, read_benchmark
 from fedretina_papers.what_was_run import course_words, warnings, what_was_run
 

@@ -12,7 +12,7 @@ from fedretina.exchange.moved import Moved
 from fedretina.storage import read_json
 from fedretina_papers.costs.forward_cost import ForwardCost
 from fedretina_papers.oct_runs import OctResults, OctRun, RoundNote, SiteAnswers
-from fedretina_papers.published_oct import published_oct
+from fedretina_papers.published import published_oct
 from fedretina_papers.stored import Benchmark, Record, read_answers, read_benchmark
 
 

@@ -12,7 +12,7 @@ from fedretina_papers.engine.records import Records
 from fedretina_papers.engine.table import Column, Line, render, steady, taken
 from fedretina_papers.markdown import NOT_RUN, listed, several, signed, table
 from fedretina_papers.oct_runs import OctResults
-from fedretina_papers.published_oct import OctTable, published_oct, recomputed
+from fedretina_papers.published import PublishedTable, published_oct, recomputed
 
 TARGETS = (0.7, 0.8, 0.9)
 _BASE = "oct_centralised"
@@ -339,7 +339,7 @@ def _gained(gaps: Sequence[float]) -> str:
     return f"{signed(fmean(found), 1)}{ends}"
 
 
-def _printed_sets(paper: OctTable) -> list[str]:
+def _printed_sets(paper: PublishedTable) -> list[str]:
     return [one for one in next(iter(paper.printed.values())) if one != "average"]
 
 
@@ -347,7 +347,7 @@ def _as_printed(origin: str) -> str:
     return origin.upper() if origin == _UNSEEN else origin.capitalize()
 
 
-def _paper(which: str) -> OctTable:
+def _paper(which: str) -> PublishedTable:
     return published_oct().tables[which]
 
 
@@ -355,7 +355,7 @@ def _lines(rows: Mapping[str, str]) -> list[Line]:
     return [Line((said,), name) for name, said in rows.items()]
 
 
-def _beside(paper: OctTable, column: Column, key: str, places: int = 1) -> list[Column]:
+def _beside(paper: PublishedTable, column: Column, key: str, places: int = 1) -> list[Column]:
     """A column of ours with the paper's behind it."""
     return [column, Column("paper", told=lambda line: number(paper.figure(line.row, key), places))]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -15,7 +15,7 @@ from fedretina.rows import ROWS, row
 from fedretina.settings.experiment import Experiment, known_row
 from fedretina.settings.plan import merged
 from fedretina.storage import require_name, require_sites
-from fedretina.yaml_file import parse_yaml
+from fedretina.yaml_file import parse_yaml, read_yaml
 from fedretina_papers.choices import (
     NAME,
     EnergySettings,
@@ -25,26 +25,10 @@ from fedretina_papers.choices import (
     plan_of,
     require_one_place,
 )
+from fedretina_papers.kinds import DEFAULT, Compares, kind_of
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _PRESETS = resources.files("fedretina_papers") / "plans"
-
-
-class Compares(NamedTuple):
-    """What a paper's own comparison differs by from the others'.
-
-    Attributes:
-        pooled: Whether its figures are of the test images of all sites together, and not of each site.
-        side_by_side: Whether its methods are timed side by side, beside what each row costs.
-    """
-
-    pooled: bool = False
-    side_by_side: bool = False
-
-
-_COMPARES: Mapping[str, Compares] = MappingProxyType(
-    {"oct": Compares(pooled=True), "fedee": Compares(side_by_side=True)}
-)
 
 
 class BenchmarkPlan(BaseModel):
@@ -110,7 +94,7 @@ class BenchmarkPlan(BaseModel):
     alpha: float = Field(default=0.1, gt=0, lt=1)
     printed: Literal["pamap2", "isic2019", "physionet2016"] | None = None
     energy: EnergySettings = EnergySettings()
-    paper: Literal["feduaa", "oct", "fedee"] = "feduaa"
+    paper: str = DEFAULT
 
     @model_validator(mode="before")
     @classmethod
@@ -164,10 +148,11 @@ class BenchmarkPlan(BaseModel):
         """Check a plan and every run of it before anything trains.
 
         Raises:
-            SettingsError: What is wrong, in one sentence a fault.
+            SettingsError: What is wrong, in one sentence a fault; or there is no such `paper`.
             RefusedError: A site's name could leave its folder.
         """
         plan = plan_of(cls, settings)
+        kind_of(plan.paper)
         require_sites([*plan.sites, *plan.spare_sites])
         for name in plan.strangers:
             require_name(name, "out-of-distribution set")
@@ -193,7 +178,7 @@ class BenchmarkPlan(BaseModel):
     @property
     def compares(self) -> Compares:
         """What the paper's own comparison differs by."""
-        return _COMPARES.get(self.paper, Compares())
+        return kind_of(self.paper).compares
 
     def choice(self, name: str) -> RowChoice:
         """A row or variant by its name."""
@@ -263,14 +248,24 @@ def presets() -> list[str]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The words of a plan that comes with the package, laid over those of the plan that it `extends`.
+    """The words of a plan that comes with the package, or of a file, laid over those of the plan that it `extends`.
+
+    Beside a file PLAN.yaml the file PLAN.py is imported, if it is there: it registers a study of one's own.
 
     Raises:
         SettingsError: There is no such plan.
     """
-    names = presets()
-    if name not in names:
-        raise SettingsError(f"there is no benchmark {name!r}; there are {', '.join(names)}.")
-    words = parse_yaml((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
+    file, names = Path(name), presets()
+    if file.suffix == ".yaml" and file.exists():
+        words = read_yaml(file, "the plan")
+        if (spec := spec_from_file_location(file.stem, file.with_suffix(".py"))) and file.with_suffix(".py").exists():
+            assert spec.loader is not None
+            spec.loader.exec_module(module_from_spec(spec))
+    elif name in names:
+        words = parse_yaml((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
+    else:
+        raise SettingsError(
+            f"there is no benchmark {name!r}; there are {', '.join(names)}, and files of one's own (PLAN.yaml)."
+        )
     below = words.pop("extends", None)
     return words if below is None else merged(preset(str(below)), words)

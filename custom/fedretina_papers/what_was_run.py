@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from fedretina.report.text import count, number
-from fedretina_papers.markdown import listed, several, table
+from fedretina_papers.engine.table import listing
+from fedretina_papers.markdown import listed, several
 from fedretina_papers.stored import Benchmark, Record
 
 OWN_CRITERIA = (
@@ -165,19 +166,14 @@ def _planned(benchmark: Benchmark) -> list[str]:
 
 def _tuning(benchmark: Benchmark) -> list[str]:
     tuning: dict[str, Any] = benchmark.plan.get("tuning") or {}
-    rows = [
-        [
-            benchmark.title(name),
-            "; ".join(_plain(point) for point in one["grid"]),
-            "; ".join(number(value, 3) for value in one["validation"]),
-            _plain(one["chosen"]),
-        ]
-        for name, one in ((name, tuning[name]) for name in benchmark.plan["rows"] if name in tuning)
-        if len(one["grid"]) > 1
-    ]
-    if not rows:
-        return []
-    return ["Tuned on validation, for one seed:", "", *table(["row", "tried", "validation AUC", "chosen"], rows)]
+    rows = [name for name in benchmark.plan["rows"] if name in tuning and len(tuning[name]["grid"]) > 1]
+    columns: dict[str, Callable[[str], str]] = {
+        "row": benchmark.title,
+        "tried": lambda row: "; ".join(_plain(point) for point in tuning[row]["grid"]),
+        "validation AUC": lambda row: "; ".join(number(value, 3) for value in tuning[row]["validation"]),
+        "chosen": lambda row: _plain(tuning[row]["chosen"]),
+    }
+    return ["Tuned on validation, for one seed:", "", *listing(rows, columns)] if rows else []
 
 
 def _plain(point: Any, path: str = "") -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from fedretina_papers.engine import page as pages
 from fedretina_papers.engine.records import Records
-from fedretina_papers.engine.table import Column, Line, by_site, mean_sd, paired, render
+from fedretina_papers.engine.table import Column, Line, apart, by_site, listing, mean_sd, render, seeds
 from fedretina_papers.statistics.paired_seeds import seeds_needed, smallest_seen
 
 
@@ -53,14 +53,38 @@ def test_a_difference_is_paired_by_seed_and_by_site():
 
 def test_a_table_says_what_was_not_run_and_marks_the_best():
     lines = [Line(("alone",), "alone"), Line(("shared †",), "shared", "alone"), Line(("MOON",), "moon", "alone")]
-    columns = [*by_site(RECORDS, Column("", "test.auc", show=mean_sd, places=2, better="highest")), *paired("test.auc")]
+    columns = [*by_site(RECORDS, Column("", "test.auc", show=mean_sd, places=2, better="highest"))]
+    columns += [Column("apart", "test.auc", difference=True, show=apart), Column("seeds", "moved.1", show=seeds)]
     assert render(RECORDS, ["row"], [*lines], [*columns, Column("paper", told=lambda line: line.row)]) == [
-        "| row | south | north | mean of the sites | 95 % over seeds | p over seeds | smallest that could be seen "
-        "| paper |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-        "| alone | 0.70 | **0.55 ± 0.05** | **0.60 ± 0.00** | – | – | – | alone |",
-        "| shared † | **0.85 ± 0.05** | 0.50 ± 0.28 | 0.55 ± 0.32 | \u22120.193 to +0.443 | 0.126 | 0.409 | shared |",
-        "| MOON | not run | not run | not run | – | – | – | moon |",
+        "| row | south | north | mean of the sites | apart | seeds | paper |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        "| alone | 0.70 | **0.55 ± 0.05** | **0.60 ± 0.00** | – | 2 | alone |",
+        "| shared † | **0.85 ± 0.05** | 0.50 ± 0.28 | 0.55 ± 0.32 | +0.125 (-0.193 to +0.443) | 2 | shared |",
+        "| MOON | not run | not run | not run | – | not run | moon |",
+        "",
+    ]
+
+
+def test_lines_may_be_of_figures_and_columns_of_rows():
+    lines = [Line(("ranking",), "", "", "test.auc"), Line(("bytes",), "", "", "moved.0")]
+    columns = [Column(row, "{}", row=row, show=mean_sd, places=1, unrun="-") for row in ("alone", "shared", "moon")]
+    assert render(RECORDS, ["figure"], lines, columns, right=(1,)) == [
+        "| figure | alone | shared | moon |",
+        "|---|---:|---|---|",
+        "| ranking | 0.6 ± 0.0 | 0.6 ± 0.3 | - |",
+        "| bytes | 5.0 ± 0.0 | 1.0 ± 0.0 | - |",
+        "",
+    ]
+    gap = Column("test.auc", "{}", row="sh{}", difference=True, show=apart)
+    assert gap.cell(RECORDS, Line((), "ared", "ared", "test.auc")) == "+0.000"
+
+
+def test_what_was_counted_is_listed_a_line_a_thing():
+    assert listing([3, 4], {"found": str, "twice": lambda one: f"{2 * one} | "}, right=()) == [
+        "| found | twice |",
+        "|---|---|",
+        "| 3 | 6 \\|  |",
+        "| 4 | 8 \\|  |",
         "",
     ]
 

@@ -166,7 +166,7 @@ def test_a_block_pre_trains_its_encoders_first_where_none_are_given(little_encod
     pretrain = tiny().model_dump(include={"pretrain", "rounds", "phantom_images", "encoders"})
     settings["first"] = {"preset": "p1-oct", **pretrain, "seed": 4}
     (moco,) = [one for one in pretrain["encoders"] if one["name"] == "moco"]
-    prepared = kind_of(settings).prepare(settings, Limits())
+    prepared = kind_of(settings["paper"]).prepare(settings, Limits())
     told = []
     assert prepared.run(tmp_path, 1, lambda one: told.append(one.words), lambda *said: None) == {}
     assert "pooled: round 2 of 2" in told
@@ -183,7 +183,7 @@ def test_a_block_pre_trains_its_encoders_first_where_none_are_given(little_encod
     fewer = {"preset": "p1-oct", "encoders": [moco]}
     for first, said in (({}, "give the folder"), (fewer, "no encoder alone, pooled")):
         with pytest.raises(SettingsError, match=said):
-            kind_of(settings).prepare({**settings, "first": first}, Limits()).run(
+            kind_of(settings["paper"]).prepare({**settings, "first": first}, Limits()).run(
                 tmp_path / "other", 1, lambda one: None, lambda *said: None
             )
 

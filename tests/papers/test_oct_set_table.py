@@ -7,7 +7,7 @@ from made_oct_runs import made_run, made_site
 
 from fedretina_papers.oct_runs import OctResults
 from fedretina_papers.oct_tables import set_tables
-from fedretina_papers.published_oct import published_oct
+from fedretina_papers.published import published_oct
 
 ORDER = ("oct_moco_scaffold",)
 BEST, BASE = "MoCo v3 + SCAFFOLD", "Centralized ResNet-50"

@@ -6,7 +6,7 @@ import pytest
 
 from fedretina.errors import SettingsError
 from fedretina_papers.plan import BenchmarkPlan, preset
-from fedretina_papers.published_oct import published_oct
+from fedretina_papers.published import published_oct
 
 PHASES = {"pretrain": {"rounds": 2, "training": {"epochs": 1}}, "train": {"rounds": 3}}
 LAYERS = {"network": {"contrast": None}}

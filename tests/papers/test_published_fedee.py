@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedretina_papers.published_fedee import KEYS, METHODS, published_fedee
+from fedretina_papers.published import KEYS, METHODS, published_fedee
 
 
 def test_every_cell_of_the_tables_is_there():

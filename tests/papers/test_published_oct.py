@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from fedretina_papers.published_oct import published_oct, recomputed
+from fedretina_papers.published import published_oct, recomputed
 
 TABLES = published_oct().tables
 

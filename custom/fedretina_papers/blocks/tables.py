@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from fedretina.errors import StateError
 from fedretina.report.text import NONE, number
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Role, Size
 from fedretina_papers.engine.records import OfRun, Records
-from fedretina_papers.engine.table import Column, Line, bytes_told, median_number, passes_told, render, seeds
+from fedretina_papers.engine.table import Column, Line, bytes_told, listing, median_number, passes_told, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, several, signed
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.statistics.paired_seeds import SeedTest, seed_test, smallest_seen
@@ -35,7 +36,9 @@ TITLES: Mapping[str, str] = {
     "nll": "log loss",
 }
 _CLEAR = 0.05
-_ROLES = {"alone": "alone", "federated": "together", "pooled": "all images in one place"}
+_ROLES: Mapping[Role, str] = {"alone": "alone", "federated": "together", "pooled": "all images in one place"}
+_BEST: Mapping[Role, str] = {**_ROLES, "pooled": "of all images in one place"}
+_Thing = TypeVar("_Thing")
 
 
 class Against(NamedTuple):
@@ -201,22 +204,18 @@ def test_table(plan: BlockPlan, runs: Runs) -> list[str]:
         StateError: Controls have not run.
     """
     require_controls(plan, runs)
-    titles = {row.name: row.title for row in plan.rows}
-    cells: dict[str, Against] = {}
-    lines = []
-    for name, each in comparisons(plan, runs).items():
-        for one in each:
-            key = f"{name} {one.figure}"
-            cells[key] = one
-            lines.append(Line((titles[name], TITLES[one.figure], titles[one.control]), key))
-    columns = [
-        Column("difference", told=lambda line: signed(cells[line.row].test.mean)),
-        Column("95 %, draws and patients", told=lambda line: interval(cells[line.row].test._asdict())),
-        Column("beats every row alone: p, Holm", told=lambda line: chance(cells[line.row].adjusted)),
-        Column("smallest that could be seen", told=lambda line: number(cells[line.row].seen, 3)),
-        *_costs(plan, runs, lambda line: (line.row.split()[0], cells[line.row].control)),
-    ]
-    return render(Records({}), ["row", "by", "least beaten"], lines, columns)
+    pairs = [(name, one) for name, each in comparisons(plan, runs).items() for one in each]
+    columns: dict[str, Callable[[tuple[str, Against]], str]] = {
+        "row": lambda pair: plan.row(pair[0]).title,
+        "by": lambda pair: TITLES[pair[1].figure],
+        "least beaten": lambda pair: plan.row(pair[1].control).title,
+        "difference": lambda pair: signed(pair[1].test.mean),
+        "95 %, draws and patients": lambda pair: interval(pair[1].test._asdict()),
+        "beats every row alone: p, Holm": lambda pair: chance(pair[1].adjusted),
+        "smallest that could be seen": lambda pair: number(pair[1].seen, 3),
+        **_costs(plan, runs, lambda pair: (pair[0], pair[1].control)),
+    }
+    return listing(pairs, columns)
 
 
 def reference_table(plan: BlockPlan, runs: Runs) -> list[str]:
@@ -229,7 +228,7 @@ def reference_table(plan: BlockPlan, runs: Runs) -> list[str]:
         return []
     rows = [row.name for row in plan.rows if row.kind != "majority" and row.name in runs]
     pairs = [(name, plan.reference) for name in rows if name != plan.reference]
-    return _pairs(plan, runs, pairs, [f"against {plan.row(plan.reference).title}"], lambda pair: (pair[0],))
+    return _pairs(plan, runs, pairs, [f"against {plan.row(plan.reference).title}"])
 
 
 def pair_table(plan: BlockPlan, runs: Runs) -> list[str]:
@@ -239,7 +238,15 @@ def pair_table(plan: BlockPlan, runs: Runs) -> list[str]:
         StateError: Controls have not run.
     """
     pairs = [(one, other) for one, other in plan.pairs if one in runs and other in runs]
-    return _pairs(plan, runs, pairs, ["row", "against"], lambda pair: pair) if pairs else []
+    return _pairs(plan, runs, pairs, ["row", "against"]) if pairs else []
+
+
+class _Pair(NamedTuple):
+    rows: tuple[str, str]
+    figure: str
+    test: SeedTest
+    seen: float | None
+    adjusted: float | None
 
 
 def _pairs(
@@ -247,37 +254,50 @@ def _pairs(
     runs: Runs,
     pairs: Sequence[tuple[str, str]],
     heads: Sequence[str],
-    shown: Callable[[tuple[str, str]], tuple[str, ...]],
 ) -> list[str]:
     require_controls(plan, runs)
-    keys = [(*pair, figure) for pair in pairs for figure in plan.figures[: plan.primary]]
+    keys = [(pair, figure) for pair in pairs for figure in plan.figures[: plan.primary]]
     level = _CLEAR / max(1, len(keys))
-    tests = {" ".join(key): difference(runs, *key, level) for key in keys}
-    adjusted = dict(zip(tests, holm([test.p for test, _ in tests.values()]), strict=True))
-    lines = [Line((*(plan.row(name).title for name in shown(key[:2])), TITLES[key[2]]), " ".join(key)) for key in keys]
-    columns = [
-        Column("difference", told=lambda line: signed(tests[line.row][0].mean)),
-        Column("95 %, draws and patients", told=lambda line: interval(tests[line.row][0]._asdict())),
-        Column("p, Holm", told=lambda line: chance(adjusted[line.row])),
-        Column("smallest that could be seen", told=lambda line: _visible(*tests[line.row])),
-        *_costs(plan, runs, lambda line: (line.row.split()[0], line.row.split()[1])),
-    ]
-    return render(Records({}), [*heads, "by"], lines, columns)
+    tests = [difference(runs, *pair, figure, level) for pair, figure in keys]
+    adjusted = holm([test.p for test, _ in tests])
+    found = [_Pair(*key, *test, p) for key, test, p in zip(keys, tests, adjusted, strict=True)]
+    columns: dict[str, Callable[[_Pair], str]] = {
+        **{head: partial(_title, plan, at) for at, head in enumerate(heads)},
+        "by": lambda one: TITLES[one.figure],
+        "difference": lambda one: signed(one.test.mean),
+        "95 %, draws and patients": lambda one: interval(one.test._asdict()),
+        "p, Holm": lambda one: chance(one.adjusted),
+        # rows that never differ show nothing
+        "smallest that could be seen": lambda one: number(None if one.test.p is None else one.seen, 3),
+        **_costs(plan, runs, lambda one: one.rows),
+    }
+    return listing(found, columns)
 
 
-def _costs(plan: BlockPlan, runs: Runs, both: Callable[[Line], tuple[str, str]]) -> list[Column]:
+def _title(plan: BlockPlan, at: int, pair: _Pair) -> str:
+    return plan.row(pair.rows[at]).title
+
+
+def _costs(
+    plan: BlockPlan, runs: Runs, both: Callable[[_Thing], tuple[str, str]]
+) -> dict[str, Callable[[_Thing], str]]:
     """Passes and bytes of the two rows that a line of a table compares."""
     usual = usual_passes(plan, runs)
     passes = {name: passes_told([one["passes"] for one in ran.values()], usual) for name, ran in runs.items()}
     sent = {name: bytes_told([one["bytes_up"] for one in ran.values()]) for name, ran in runs.items()}
-    return [
-        Column("training passes of both", told=lambda line: " and ".join(passes[name] for name in both(line))),
-        Column("sent per hospital by both", told=lambda line: " and ".join(sent[name] for name in both(line))),
-    ]
+    return {
+        "training passes of both": lambda thing: " and ".join(passes[name] for name in both(thing)),
+        "sent per hospital by both": lambda thing: " and ".join(sent[name] for name in both(thing)),
+    }
 
 
-def _visible(test: SeedTest, seen: float | None) -> str:
-    return number(None if test.p is None else seen, 3)  # rows that never differ show nothing
+class _Lead(NamedTuple):
+    size: Size
+    figure: str
+    best: Mapping[Role, tuple[str, float] | None]
+    lead: Against | None
+    passes: str
+    sent: str
 
 
 def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
@@ -287,35 +307,33 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
         plan: The plan.
         sizes: Runs of a case by size, of such sizes alone as `has_all` rows.
     """
-    titles = {row.name: row.title for row in plan.rows}
-    lines, cells = [], {}
-    costs: dict[str, tuple[str, str]] = {}
+    found = []
     for held, runs in sizes.items():
         against = {(name, one.figure): one for name, each in comparisons(plan, runs).items() for one in each}
         for figure in plan.figures[: plan.primary]:
-            best = {role: _best(plan, runs, role, figure) for role in ("alone", "federated", "pooled")}
-            told = tuple(NONE if one is None else f"{titles[one[0]]} {number(one[1], 3)}" for one in best.values())
+            best = {role: _best(plan, runs, role, figure) for role in _ROLES}
             lead = best["federated"]
-            key = f"{held} {figure}"
-            cells[key] = None if lead is None else against[lead[0], figure]
             ran = [] if lead is None else list(runs[lead[0]].values())
             passes = passes_told([one["passes"] for one in ran], usual_passes(plan, runs))
-            costs[key] = passes, bytes_told([one["bytes_up"] for one in ran])
-            lines.append(Line((str(held), TITLES[figure], *told), key))
+            sent = bytes_told([one["bytes_up"] for one in ran])
+            found.append(_Lead(held, figure, best, None if lead is None else against[lead[0], figure], passes, sent))
 
-    def test(show: Callable[[Against], str]) -> Callable[[Line], str]:
-        return lambda line: NONE if (one := cells[line.row]) is None else show(one)
+    def named(role: Role, one: _Lead) -> str:
+        held = one.best[role]
+        return NONE if held is None else f"{plan.row(held[0]).title} {number(held[1], 3)}"
 
-    columns = [
-        Column("lead", told=test(lambda one: signed(one.test.mean))),
-        Column("95 %", told=test(lambda one: interval(one.test._asdict()))),
-        Column("p, Holm", told=test(lambda one: chance(one.adjusted))),
-        Column("smallest that could be seen", told=test(lambda one: number(one.seen, 3))),
-        Column("its training passes", told=lambda line: costs[line.row][0]),
-        Column("its bytes sent per hospital", told=lambda line: costs[line.row][1]),
-    ]
-    first = ["images", "by", "best alone", "best together", "best of all images in one place"]
-    return render(Records({}), first, lines, columns)
+    columns: dict[str, Callable[[_Lead], str]] = {
+        "images": lambda one: str(one.size),
+        "by": lambda one: TITLES[one.figure],
+        **{f"best {who}": partial(named, role) for role, who in _BEST.items()},
+        "lead": lambda one: NONE if one.lead is None else signed(one.lead.test.mean),
+        "95 %": lambda one: NONE if one.lead is None else interval(one.lead.test._asdict()),
+        "p, Holm": lambda one: NONE if one.lead is None else chance(one.lead.adjusted),
+        "smallest that could be seen": lambda one: NONE if one.lead is None else number(one.lead.seen, 3),
+        "its training passes": lambda one: one.passes,
+        "its bytes sent per hospital": lambda one: one.sent,
+    }
+    return listing(found, columns)
 
 
 def _best(plan: BlockPlan, runs: Runs, role: Role, figure: str) -> tuple[str, float] | None:
@@ -331,19 +349,18 @@ def _best(plan: BlockPlan, runs: Runs, role: Role, figure: str) -> tuple[str, fl
 
 def sets_table(sets: Mapping[str, Any], least: int) -> list[str]:
     """Images of each grade of each set; test images of grades that macro figures leave out are in brackets."""
-    lines = []
-    cells: dict[str, Sequence[str]] = {}
-    for name, one in sets.items():
-        tested = one["images"]["test"]
-        told = ", ".join(
-            f"{grade} {count}" if count >= least else f"({grade} {count})"
-            for grade, count in zip(one["grades"], tested, strict=True)
-        )
-        cells[name] = (str(sum(one["images"]["train"])), str(sum(one["images"]["val"])), told)
-        lines.append(Line((name,), name))
-    titles = ("training images", "validation images", "test images by grade")
-    columns = [Column(title, told=lambda line, at=at: cells[line.row][at]) for at, title in enumerate(titles)]  # type: ignore[misc]
-    return render(Records({}), ["set"], lines, columns)
+
+    def tested(name: str) -> str:
+        found = zip(sets[name]["grades"], sets[name]["images"]["test"], strict=True)
+        return ", ".join(f"{grade} {n}" if n >= least else f"({grade} {n})" for grade, n in found)
+
+    columns: dict[str, Callable[[str], str]] = {
+        "set": str,
+        "training images": lambda name: str(sum(sets[name]["images"]["train"])),
+        "validation images": lambda name: str(sum(sets[name]["images"]["val"])),
+        "test images by grade": tested,
+    }
+    return listing(sets, columns)
 
 
 def left_out(case: BlockCase, sets: Mapping[str, Any], least: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 
 from fedretina.report import render as report
 from fedretina.report import text
@@ -26,15 +26,17 @@ FILTERS = {
 }
 
 
-def page(template: str, **values: Any) -> str:
-    """Fill a template of `pages/`: Markdown without blank lines at its end or two together.
+def page(template: str, beside: Path | None = None, /, **values: Any) -> str:
+    """Fill a template: Markdown without blank lines at its end or two together.
 
     Args:
-        template: Its file's name.
+        template: Its file's name in `pages/`.
+        beside: A folder in which it is looked for first, such as that of one's own study.
         values: What it names; lists of lines are joined.
     """
+    own = [] if beside is None else [FileSystemLoader(beside)]
     environment = Environment(
-        loader=PackageLoader("fedretina_papers", "pages"),
+        loader=ChoiceLoader([*own, PackageLoader("fedretina_papers", "pages")]),
         autoescape=False,  # Markdown of our own records; sites and rows are names that were checked
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -46,18 +48,19 @@ def page(template: str, **values: Any) -> str:
     return re.sub(r"\n{3,}", "\n\n", whole).strip() + "\n"
 
 
-def write_page(template: str, file: Path, **values: Any) -> None:
+def write_page(template: str, file: Path, beside: Path | None = None, /, **values: Any) -> None:
     """Fill a template and write it.
 
     Args:
         template: Its file's name in `pages/`.
         file: The page.
+        beside: See `page`.
         values: What the template names.
 
     Raises:
         StateError: The file cannot be written.
     """
-    report.write_page(file, page(template, **values))
+    report.write_page(file, page(template, beside, **values))
 
 
 def _lines(value: Any) -> Any:

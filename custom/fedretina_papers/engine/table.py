@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, pstdev
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fedretina.report.text import NONE, count, number, percent, size
 from fedretina_papers.engine.records import Figure, OfRun, Records
-from fedretina_papers.markdown import NOT_RUN, chance, interval, spread, table
-from fedretina_papers.statistics.paired_seeds import seed_test, smallest_seen
+from fedretina_papers.markdown import NOT_RUN, spread, table
+from fedretina_papers.statistics.paired_seeds import seed_test
 
 Show = Callable[[Sequence[float], int], str]
 """Prints a figure's values over the seeds with so many decimals."""
+_Thing = TypeVar("_Thing")
 
 
 class Line(NamedTuple):
@@ -23,11 +24,13 @@ class Line(NamedTuple):
         lead: Its first cells, text.
         row: The row of the study whose figures it holds.
         against: The row that is subtracted in columns of differences.
+        figure: What stands for `{}` in the figures of its columns, where lines are of figures.
     """
 
     lead: tuple[str, ...]
     row: str
     against: str = ""
+    figure: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,15 @@ class Column:
 
     Attributes:
         title: In print, with its unit.
-        figure: What it holds.
+        figure: What it holds; `{}` in its place is the line's.
         sites: How sites come together, see `Records.joined`.
         show: How values over the seeds are printed.
         places: Decimals.
         scale: What the figure is multiplied by to have its unit.
         difference: Whether it holds the line's row less the row that it stands against, paired by seed and site.
         better: "highest" or "lowest" to print the best mean bold.
+        row: Whose, where columns are of rows: `{}` is the line's.
+        unrun: What stands in a line whose row was not run.
         told: Instead of all this, a cell that is told of a line, such as what a paper prints.
     """
 
@@ -54,14 +59,18 @@ class Column:
     scale: float = 1
     difference: bool = False
     better: str = ""
+    row: str = "{}"
+    unrun: str = NOT_RUN
     told: Callable[[Line], str] | None = None
 
     def values(self, records: Records, line: Line) -> list[float]:
         """The figure of a line for each seed, in the column's unit."""
+        row = self.row.format(line.row)
+        figure = self.figure.format(line.figure) if isinstance(self.figure, str) else self.figure
         found = (
-            records.gaps(line.row, line.against, self.figure, self.sites)
+            records.gaps(row, self.row.format(line.against), figure, self.sites)
             if self.difference
-            else records.values(line.row, self.figure, self.sites)
+            else records.values(row, figure, self.sites)
         )
         return [self.scale * value for value in found]
 
@@ -69,8 +78,8 @@ class Column:
         """What stands in a line."""
         if self.told is not None:
             return self.told(line)
-        if not self.difference and line.row not in records:
-            return NOT_RUN
+        if not self.difference and self.row.format(line.row) not in records:
+            return self.unrun
         return self.show(self.values(records, line), self.places)
 
 
@@ -86,14 +95,13 @@ def by_site(records: Records, column: Column, mean: str = "mean of the sites") -
     return [*each, *([replace(column, title=mean)] if mean else [])]
 
 
-def paired(figure: Figure) -> list[Column]:
-    """The paired test of a difference over seeds or draws: interval, p, and the smallest that could have been seen."""
-    column = Column("", figure, difference=True)
-    shows = {"95 % over seeds": span, "p over seeds": p_value, "smallest that could be seen": smallest}
-    return [replace(column, title=title, show=show) for title, show in shows.items()]
-
-
-def render(records: Records, lead: Sequence[str], lines: Sequence[Line], columns: Sequence[Column]) -> list[str]:
+def render(
+    records: Records,
+    lead: Sequence[str],
+    lines: Sequence[Line],
+    columns: Sequence[Column],
+    right: Collection[int] | None = None,
+) -> list[str]:
     """The table in Markdown.
 
     Args:
@@ -101,6 +109,7 @@ def render(records: Records, lead: Sequence[str], lines: Sequence[Line], columns
         lead: Titles of the lines' first cells.
         lines: Its lines; those whose row was not run say so.
         columns: Its columns.
+        right: Columns of figures, see `markdown.table`.
     """
     cells = [[*line.lead, *(column.cell(records, line) for column in columns)] for line in lines]
     for at, column in enumerate(columns, len(lead)):
@@ -111,7 +120,20 @@ def render(records: Records, lead: Sequence[str], lines: Sequence[Line], columns
             for row, mean in zip(cells, means, strict=True):
                 if mean is not None and mean == best:
                     row[at] = f"**{row[at]}**"
-    return table([*lead, *(column.title for column in columns)], cells)
+    return table([*lead, *(column.title for column in columns)], cells, right)
+
+
+def listing(
+    found: Iterable[_Thing], columns: Mapping[str, Callable[[_Thing], str]], right: Collection[int] | None = None
+) -> list[str]:
+    """A table with a line for each thing that was counted, such as a site, where nothing is joined over seeds.
+
+    Args:
+        found: The things.
+        columns: What is told of each, by title.
+        right: Columns of figures, see `markdown.table`.
+    """
+    return table(list(columns), [[tell(one) for tell in columns.values()] for one in found], right)
 
 
 def mean_sd(values: Sequence[float], places: int) -> str:
@@ -186,16 +208,9 @@ def seeds(values: Sequence[float], _places: int) -> str:
     return str(len(values))
 
 
-def span(values: Sequence[float], places: int) -> str:
-    """The interval of the mean difference over seeds."""
-    return interval(seed_test(values)._asdict(), places)
-
-
-def p_value(values: Sequence[float], _places: int) -> str:
-    """The p of the paired t test over seeds."""
-    return chance(seed_test(values).p)
-
-
-def smallest(values: Sequence[float], places: int) -> str:
-    """The smallest true difference that so many seeds with such a spread show in four of five studies."""
-    return number(smallest_seen(len(values), seed_test(values).sd), places)
+def apart(values: Sequence[float], places: int) -> str:
+    """The mean difference with the 95 % interval of Student's paired t test; alone where there is no test."""
+    test = seed_test(values)
+    mean = NONE if test.mean is None else f"{test.mean:+.{places}f}"
+    bounds = () if test.low is None or test.high is None else (test.low, test.high)
+    return f"{mean} ({' to '.join(f'{bound:+.{places}f}' for bound in bounds)})" if bounds else mean

@@ -37,8 +37,7 @@ from fedretina_papers.oct_figures import FIGURES, read_oct_figures, store_oct_fi
 from fedretina_papers.paper_size.plan import PaperSizePlan, Part
 from fedretina_papers.paper_size.speed import SPEED
 from fedretina_papers.plan import BenchmarkPlan, preset
-from fedretina_papers.published import published
-from fedretina_papers.published_oct import published_oct
+from fedretina_papers.published import published, published_oct
 from fedretina_papers.runner import plan_record
 from fedretina_papers.stored import Benchmark, Record, answers_path, read_benchmark
 from fedretina_papers.what_was_run import STARTS, course_words, what_was_run
