@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedretina.data.cache import build_cache
-from fedretina.errors import DataError
+from fedretina.errors import DataError, StoppedError
 from fedretina.settings.images import FundusSettings
 
 SETTINGS = FundusSettings(image_size=32)
@@ -80,6 +80,28 @@ def test_only_changed_files_are_computed(root, tmp_path, computed):
     found = build_cache(names, root, SETTINGS, folder, "refuse")
     assert sorted(computed) == [NAMES[2], "new.png"]
     assert np.array_equal(found.images, slow(root, names))
+    assert len(list(folder.glob("images-*"))) == 1
+
+
+def test_a_build_that_is_stopped_keeps_its_images_and_the_next_one_goes_on(root, tmp_path, computed):
+    def after(most):
+        def tell(done, of):
+            if done == most:
+                raise StoppedError(f"after {done} of {of}")
+
+        return tell
+
+    folder = tmp_path / "c"
+    build_cache([NAMES[5]], root, SETTINGS, folder, "refuse")
+    with pytest.raises(StoppedError, match="after 2 of 6"):
+        build_cache(NAMES, root, SETTINGS, folder, "refuse", after(2))
+    computed.clear()
+    with pytest.raises(StoppedError):  # before it came to a new one: nothing that is kept goes
+        build_cache(NAMES, root, SETTINGS, folder, "refuse", after(1))
+    computed.clear()
+    found = build_cache(NAMES, root, SETTINGS, folder, "refuse")
+    assert sorted(computed) == NAMES[2:5]
+    assert np.array_equal(found.images, slow(root, NAMES))
     assert len(list(folder.glob("images-*"))) == 1
 
 
