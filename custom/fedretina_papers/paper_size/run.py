@@ -17,7 +17,7 @@ from fedretina.locks import folder_lock
 from fedretina.loop import run_loop
 from fedretina.storage import read_json, write_json
 from fedretina_papers.choices import passes
-from fedretina_papers.one_place import train_in_one_place
+from fedretina_papers.one_place_run import train_in_one_place
 from fedretina_papers.one_run import machine, measure_run, run_name, sites_of
 from fedretina_papers.paper_size.limits import Budget, Limits, Pace
 from fedretina_papers.paper_size.plan import PaperSizePlan, Work
