@@ -105,10 +105,9 @@ class ImageCache:
                 try:
                     for stat, pixels in zip(stats, self._rows(stats, known, images), strict=True):
                         entries.append(_entry(stat, pixels, array))
-                        tell(len(entries), len(stats))
+                        if stat not in known:
+                            tell(len(entries), len(stats))
                 except StoppedError as error:
-                    if all(stat in known for stat in stats[: len(entries)]):
-                        raise  # it was still copying: the old array holds all of that, and more
                     stopped = error
                     rest = [stat for stat in stats[len(entries) :] if stat in known]
                     copied = self._rows(rest, known, images)
@@ -207,7 +206,7 @@ def build_cache(
         settings: The transforms.
         folder: The cache's own folder.
         on_bad: "refuse" raises when a file cannot be read; "skip" leaves it out and names it in `bad`.
-        tell: Called after each image while the cache is built: how many are in it, and of how many. Where it raises a
+        tell: Called after each image that is computed: how many are in the cache, and of how many. Where it raises a
             StoppedError, the images so far are kept, and the next call goes on behind them.
 
     Raises:
