@@ -67,6 +67,11 @@ TINY = {
         },
     },
 }
+ONE_PLACE = next(
+    one
+    for one in preset("paper-size")["parts"]["fundus"]["plan"]["rows"]
+    if isinstance(one, dict) and one["name"] == "one_place"
+)
 RUNS = ["fundus, probe, seed 1", "oct, oct_alone, seed 1", "fundus, singleset, seed 1", "fundus, feduaa, seed 1"]
 
 
@@ -104,6 +109,13 @@ def page_of(out, folder):
     return (folder / "page.md").read_text()
 
 
+def hospitals(folder):
+    """Two of fundus photographs, as files: their site files by name."""
+    for name in ("north", "south"):
+        write_hospital(name, phantom_hospital(name, 24), folder / name, 32, 1)
+    return {name: str(folder / name / "site.yaml") for name in ("north", "south")}
+
+
 @pytest.fixture(scope="module")
 def whole(little_encoders, tmp_path_factory):
     """All runs of the tiny plan in one call, and what the call said."""
@@ -130,12 +142,6 @@ def test_everything_runs_in_bfloat16_in_the_order_of_what_it_tells(whole):
 
 def test_pre_training_scaffold_and_images_in_one_place_run_too(little_encoders, tmp_path):
     short = {"rounds": 1, "training": {**SHORT, "epochs": 1}}
-    shared = {
-        "name": "one_place",
-        "row": "fedbn",
-        "in_one_place": True,
-        "settings": {"exchange": {"batchnorm": "shared_all"}},
-    }
     alone = {"classes": None, "pooled": True, "exchange": {"personal": "everything", "batchnorm": "local_all"}}
     own = {"exchange": {"personal": "everything"}, "classes": None}
     apart = {"name": "oct_alone", "row": "oct_fedavg", "settings": own}
@@ -143,7 +149,7 @@ def test_pre_training_scaffold_and_images_in_one_place_run_too(little_encoders, 
     fundus, scans = TINY["parts"]["fundus"]["plan"], TINY["parts"]["oct"]["plan"]
     phases = {"pretrain": short, "train": short}
     parts = {
-        "fundus": {"plan": {**fundus, "rows": ["singleset", shared]}},
+        "fundus": {"plan": {**fundus, "rows": ["singleset", ONE_PLACE]}},
         "oct": {
             "plan": {
                 "rows": [apart, together, "oct_moco_scaffold"],
@@ -177,6 +183,22 @@ def test_stopped_by_its_clock_at_each_order_it_ends_with_the_same_figures(whole,
     assert [words.partition(":")[0] for words in said if "macro AUC" in words] == RUNS
 
 
+def test_images_in_one_place_go_on_from_call_to_call_behind_the_last_whole_round(little_encoders, tmp_path):
+    fundus = TINY["parts"]["fundus"]["plan"]
+    longer = merged(fundus, {"experiment": {"phases": {"train": {"rounds": 3}}}})
+    words = {"parts": {"fundus": {"plan": {**longer, "rows": [ONE_PLACE], "reference": "one_place"}}}}
+    words["sites"] = hospitals(tmp_path / "hospitals")
+    call(tmp_path / "whole", **words)
+    calls = []
+    while not calls or "the time of this call is over" in calls[-1][-1]:
+        calls.append(call(tmp_path / "out", minutes=7, **words))
+        assert len(calls) < 12
+    begun = [int(one) for words in calls for one in re.findall(r"after (\d) of 3 orders", " ".join(words))]
+    assert begun == sorted(begun)
+    assert {1, 2} & set(begun)  # stopped within itself, and never back at the beginning
+    assert figures(tmp_path / "out") == figures(tmp_path / "whole") != {}
+
+
 def test_an_order_that_would_not_be_done_in_time_is_not_begun():
     assert 0 < pickle.loads(pickle.dumps(Budget.of(Limits(10)))).left <= 580  # as a process of its own gets it
     clock = Steps()
@@ -200,7 +222,7 @@ def test_a_round_that_would_not_be_done_in_time_is_not_begun_with_its_first_orde
     for begun in range(5):
         pace(begun, 12)
     pace(5, 12)  # at 420 s: three more orders of 60 s are left of a round that has begun
-    again = Pace(Budget.of(Limits(10, clock=Steps(85))), Expected(0, 0), orders=4)  # ends at 665 s, a look is 85 s later
+    again = Pace(Budget.of(Limits(10, clock=Steps(85))), Expected(0, 0), orders=4)  # ends at 665 s
     for begun in range(4):
         again(begun, 12)
     with pytest.raises(StoppedError, match="after 4 of 12"):  # at 510 s a round of 340 s
@@ -232,10 +254,7 @@ def test_the_first_order_of_an_encoder_of_which_nothing_is_known_is_bound_too(tm
 
 
 def test_image_caches_are_built_within_the_time_and_the_next_call_goes_on_behind_what_it_finds(tmp_path, monkeypatch):
-    sites = {}
-    for name in ("north", "south"):
-        write_hospital(name, phantom_hospital(name, 24), tmp_path / name, 32, 1)
-        sites[name] = str(tmp_path / name / "site.yaml")
+    sites = hospitals(tmp_path)
     cached = []
     real = Fundus.pipeline
     monkeypatch.setattr(
@@ -299,6 +318,12 @@ def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     assert nothing.count("**Has not run.**") == 2
     assert "| FedUAA | resnet50 | from scratch | 20 | 1.9 GB | has not run |" in nothing
     assert "| Frozen probe, own heads | efficientnet_lite0, frozen | from ImageNet | 0 | " in nothing
+    assert nothing.count("**Rows from scratch say little about the paper's table.**") == 2
+    assert "15 of 20 rows start from the seed and train for 20 to 120 passes over the data; the paper's" in nothing
+    assert "12 of 13 rows start from the seed and train for 24 to 64 passes over the data; the paper's" in nothing
+    known = {"fundus": {"plan": {"experiment": {"network": {"weights": {"source": "package"}}}}}}
+    write_json(tmp_path / "known/plan.json", plan(parts=merged(TINY["parts"], known)).model_dump(mode="json"))
+    assert page(tmp_path / "known").count("Rows from scratch say little") == 1
 
     shutil.copytree(whole[0], tmp_path / "some")
     shutil.rmtree(tmp_path / "some/oct")
