@@ -214,7 +214,9 @@ def test_an_order_that_would_not_be_done_in_time_is_not_begun():
     assert pace.longest == 60
     with pytest.raises(StoppedError, match="after 0 of 20"):
         Pace(Budget(1000, lambda: 0.0), Expected(1000, 1000))(0, 20)
-    Pace(Budget(0.0, lambda: 5.0), Expected(1, 1))(20, 20)  # what is done is done
+    done = Pace(Budget(0.0, lambda: 5.0), Expected(1, 1))
+    done(20, 20)  # what is done is done
+    assert done.longest == 0  # what was expected is not what was found
 
 
 def test_a_round_that_would_not_be_done_in_time_is_not_begun_with_its_first_order():

@@ -106,18 +106,20 @@ class Pace:
         budget: Of the call.
         expected: What is known before the run begins.
         orders: Orders of a round.
+        longest: As the attribute, of earlier calls.
 
     Attributes:
-        longest: Seconds of the longest order of this run; what was expected where that is more.
+        longest: Seconds that the longest order of this run took; 0 before one was done.
     """
 
-    def __init__(self, budget: Budget, expected: Expected, orders: int = 1) -> None:
+    def __init__(self, budget: Budget, expected: Expected, orders: int = 1, longest: float = 0.0) -> None:
         self._budget = budget
+        self._expected = expected
         self._orders = orders
-        self._round = expected.round
+        self._round = 0.0
         self._last: float | None = None
         self._began: float | None = None
-        self.longest = expected.order
+        self.longest = longest
 
     def __call__(self, done: int, of: int) -> None:
         """Note that an order begins; how many are done, and of how many.
@@ -131,7 +133,9 @@ class Pace:
         if begins and self._began is not None:
             self._round = max(self._round, now - self._began)
         self._last, self._began = now, now if begins else self._began
-        needed = max(self._round, self.longest) if begins else self.longest
+        needed = max(self.longest, self._expected.order)
+        if begins:
+            needed = max(needed, self._round, self._expected.round)
         if done < of and self._budget.end - now <= needed:
             if needed > self._budget.whole:
                 raise StoppedError(

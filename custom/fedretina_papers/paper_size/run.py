@@ -256,7 +256,7 @@ def _train(
     orders, looks = [sum(images)] if whole else images, passes_at_once(experiment)
     before, began = _spent_before(folder), budget.clock()
     hosts = len(pools(trained, experiment.supervised)) if experiment.pooled else len(orders)
-    pace = Pace(budget, known.expected(looks, orders), hosts)
+    pace = Pace(budget, known.expected(looks, orders), hosts, before.longest)
     try:
         if choice.in_one_place:
             train_in_one_place(experiment, trained, folder, pace)
@@ -264,9 +264,9 @@ def _train(
             run_loop(experiment, trained, folder.parent, folder.name, tell=pace)
     finally:
         took = budget.clock() - began
-        spent = None if before is None else round(before + took, 1)
+        spent = None if before.seconds is None else round(before.seconds + took, 1)
         if folder.exists():  # a run that could not begin leaves nothing
-            write_json(folder / _SPENT, {"seconds": spent, "open": False})
+            write_json(folder / _SPENT, {"seconds": spent, "longest": pace.longest, "open": False})
     # A round in one place is no order to a site, and tells nothing of one.
     longest = 0.0 if choice.in_one_place else round(pace.longest, 2)
     write_json(
@@ -282,16 +282,25 @@ def _fault(error: FedretinaError | RuntimeError) -> str:
     return f"{str(error).partition(chr(10))[0]}: a fault of the program or of the device."
 
 
-def _spent_before(folder: Path) -> float | None:
-    """Seconds that earlier calls gave a run; None where one of them was killed and could not say."""
+class _Spent(NamedTuple):
+    """What earlier calls gave a run.
+
+    Attributes:
+        seconds: In all; None where one of them was killed and could not say.
+        longest: Seconds of its longest order.
+    """
+
+    seconds: float | None = 0.0
+    longest: float = 0.0
+
+
+def _spent_before(folder: Path) -> _Spent:
+    """What earlier calls gave a run; from now on the folder says that one is at it."""
     if not folder.exists():
-        found: float | None = 0.0
-    elif not (folder / _SPENT).exists() or read_json(folder / _SPENT)["open"]:
-        found = None
-    else:
-        found = read_json(folder / _SPENT)["seconds"]
-    if folder.exists():
-        write_json(folder / _SPENT, {"seconds": found, "open": True})
+        return _Spent()
+    held = read_json(folder / _SPENT) if (folder / _SPENT).exists() else {"open": True, "longest": 0.0}
+    found = _Spent(None if held["open"] else held["seconds"], held["longest"])
+    write_json(folder / _SPENT, {**found._asdict(), "open": True})
     return found
 
 
