@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedretina.errors import SettingsError
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
+from fedretina.settings.plan import PhaseSettings
 from fedretina_papers.costs.energy import GridSettings
 
 _Plan = TypeVar("_Plan", bound=BaseModel)
@@ -124,14 +125,23 @@ def passes(experiment: Experiment) -> float:
 
     Heads from sums look at each image once and train nothing: 0.
     """
-    found, tune = 0.0, experiment.tune
-    for phase in experiment.phases:
-        settings = phase.training or experiment.training
-        epochs = sum(one.epochs for one in settings.stretches) if settings.stretches else settings.epochs
-        views = 1 if phase.contrastive is None else 2
-        beside = tune.epochs if tune.along else 0
-        found += 0 if phase.sums is not None else phase.rounds * phase.label_share * (epochs * views + beside)
-    return found + (tune.epochs if tune.at_end else 0)
+    found = sum(phase.rounds * phase.label_share * _in_a_round(experiment, phase) for phase in experiment.phases)
+    return found + (experiment.tune.epochs if experiment.tune.at_end else 0)
+
+
+def passes_at_once(experiment: Experiment) -> float:
+    """How often an order to a site makes it look at each image, at most; in print nothing reads it."""
+    ends = experiment.tune.epochs if experiment.tune.at_end else 0
+    return max(1.0, ends, *(_in_a_round(experiment, phase) for phase in experiment.phases))
+
+
+def _in_a_round(experiment: Experiment, phase: PhaseSettings) -> float:
+    if phase.sums is not None:
+        return 0.0
+    settings, tune = phase.training or experiment.training, experiment.tune
+    epochs = sum(one.epochs for one in settings.stretches) if settings.stretches else settings.epochs
+    views = 1 if phase.contrastive is None else 2
+    return float(epochs * views + (tune.epochs if tune.along else 0))
 
 
 def require_one_place(name: str, experiment: Experiment) -> None:

@@ -6,11 +6,9 @@ it is one trunk with a head a site.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +20,7 @@ from fedretina.corrections.correction import LocalRound
 from fedretina.data.augment import augment
 from fedretina.data.site_data import SiteData
 from fedretina.errors import TrainingError
-from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.payload import Tensors
-from fedretina.local.site_state import STATE, History
 from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, batches_an_epoch, summed_score
 from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, build_objective
@@ -33,11 +29,14 @@ from fedretina.seeds import reproducible_torch, seed_layers
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.training import StretchSettings
-from fedretina.storage import write_json, write_tensors
 from fedretina_papers.choices import require_one_place
 
 _PARTS = ("encoder", "projector", "head", "exits")
 _COUNTER = "num_batches_tracked"
+
+
+Models = Mapping[str, tuple[Tensors, Tensors]]
+"""By site: what travels in the row, and what stays."""
 
 
 class Together(NamedTuple):
@@ -46,22 +45,30 @@ class Together(NamedTuple):
     Attributes:
         step: Which round.
         loss: Mean loss of its batches.
-        models: By site: what travels in the row, and what stays.
+        models: Of all sites.
     """
 
     step: Step
     loss: float
-    models: Mapping[str, tuple[Tensors, Tensors]]
+    models: Models
 
 
 def rounds_in_one_place(
     experiment: Experiment, sites: Mapping[str, SiteData], trainers: Mapping[str, LocalTrainer]
 ) -> Iterator[Together]:
-    """Train a row's network on all sites' images together, in the row's own passes.
+    """All rounds of `OnePlace`, from the first on."""
+    return OnePlace(experiment, sites, trainers).rounds()
+
+
+class OnePlace:
+    """Training of a row's network on all sites' images together, in the row's own passes.
 
     A batch holds images of any site; one of all sites' images has as many batches as those of each together. The
     optimiser goes on from round to round. A site's only image in a batch is left out where the site's own head has a
     BatchNorm, which one image gives no variance.
+
+    Attributes:
+        steps: Its rounds.
 
     Args:
         experiment: The row's settings.
@@ -71,40 +78,78 @@ def rounds_in_one_place(
     Raises:
         SettingsError: The row cannot, see `require_one_place`.
         TrainingError: There are fewer images than a batch.
-        DivergedError: A loss that is not finite.
     """
-    require_one_place(experiment.row, experiment)
-    together = _Networks(experiment, sites, trainers)
-    objective = build_objective(experiment.objective)
-    settings = experiment.phases[0].training or experiment.training
-    stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
-    if not batches_an_epoch(len(together.labels), settings.batch_size, settings.drop_last):
-        raise TrainingError(
-            f"all sites' training images are fewer than one batch of {settings.batch_size}: lower training.batch_size."
-        )
-    epochs = sum(stretch.epochs for stretch in stretches)
-    with reproducible_torch(settings):
-        optimiser = RoundOptimiser(together.whole, settings)
-    for step in (one for one in Plan.of(experiment) if one.task == "train"):
-        losses = BatchLosses(together.device, step)
-        with reproducible_torch(settings):
-            together.whole.train()
-            for epoch in range(epochs):
-                purpose = (experiment.seed, "pooled", step.phase, step.round, epoch)
-                order = list(batches(len(together.labels), settings, purpose))
-                seed_layers(together.device, (*purpose, "dropout"))
-                for number, samples in enumerate(order):
-                    clock = Clock(step.round, step.rounds, epoch, epochs, number, len(order))
-                    loss = torch.zeros((), device=together.device)
-                    with torch.autocast(together.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                        for labels, logits in together.logits(samples, (*purpose, "augment")):
-                            score = summed_score(objective, logits, labels, clock)
-                            loss = loss + score * (len(labels) / len(samples))
-                    losses.note(loss, clock)
-                    if loss.requires_grad:  # it does not where each site's only image was left out
-                        optimiser.step(loss, LocalRound(), clock)
-                losses.settle()
-        yield Together(step, float(np.mean(losses.values)), together.models(trainers))
+
+    def __init__(
+        self, experiment: Experiment, sites: Mapping[str, SiteData], trainers: Mapping[str, LocalTrainer]
+    ) -> None:
+        require_one_place(experiment.row, experiment)
+        self._experiment, self._trainers = experiment, trainers
+        self._together = _Networks(experiment, sites, trainers)
+        self._settings = experiment.phases[0].training or experiment.training
+        self.steps = [one for one in Plan.of(experiment) if one.task == "train"]
+        if not batches_an_epoch(len(self._together.labels), self._settings.batch_size, self._settings.drop_last):
+            raise TrainingError(
+                f"all sites' training images are fewer than one batch of {self._settings.batch_size}: "
+                "lower training.batch_size."
+            )
+        with reproducible_torch(self._settings):
+            # Nothing is averaged between its rounds, so that what it knows holds on, whatever the row's sites do.
+            on = self._settings.model_copy(update={"optimizer_state": "keep"})
+            self._optimiser = RoundOptimiser(self._together.whole, on)
+
+    def rounds(self, done: int = 0) -> Iterator[Together]:
+        """Train round after round.
+
+        Args:
+            done: Rounds that `recall` has brought.
+
+        Raises:
+            DivergedError: A loss that is not finite.
+        """
+        together, settings = self._together, self._settings
+        objective = build_objective(self._experiment.objective)
+        epochs = sum(one.epochs for one in settings.stretches or (StretchSettings(epochs=settings.epochs),))
+        for step in self.steps[done:]:
+            losses = BatchLosses(together.device, step)
+            with reproducible_torch(settings):
+                together.whole.train()
+                for epoch in range(epochs):
+                    purpose = (self._experiment.seed, "pooled", step.phase, step.round, epoch)
+                    order = list(batches(len(together.labels), settings, purpose))
+                    seed_layers(together.device, (*purpose, "dropout"))
+                    for number, samples in enumerate(order):
+                        clock = Clock(step.round, step.rounds, epoch, epochs, number, len(order))
+                        loss = torch.zeros((), device=together.device)
+                        with torch.autocast(together.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                            for labels, logits in together.logits(samples, (*purpose, "augment")):
+                                score = summed_score(objective, logits, labels, clock)
+                                loss = loss + score * (len(labels) / len(samples))
+                        losses.note(loss, clock)
+                        if loss.requires_grad:  # it does not where each site's only image was left out
+                            self._optimiser.step(loss, LocalRound(), clock)
+                    losses.settle()
+            yield Together(step, float(np.mean(losses.values)), self.models())
+
+    def models(self) -> Models:
+        """Models of all sites as they stand; copies, which further rounds leave as they are."""
+        return self._together.models(self._trainers)
+
+    def memory(self) -> Tensors:
+        """Networks and optimiser as they stand, from which a round goes on to the same bits."""
+        return {**{key: held.detach() for key, held in self._held()}, **self._optimiser.memory()}
+
+    def recall(self, memory: Tensors) -> None:
+        """Go on from what `memory` gave."""
+        with torch.no_grad():
+            for key, held in self._held():
+                held.copy_(memory[key])
+        self._optimiser.recall(memory)
+
+    def _held(self) -> Iterator[tuple[str, Tensor]]:
+        """All numbers of the networks; what several of them share comes once."""
+        yield from self._together.whole.named_parameters()
+        yield from self._together.whole.named_buffers()
 
 
 class _Networks:
@@ -179,67 +224,3 @@ class _Networks:
 def _part(net: Network, name: str) -> nn.Module:
     found = getattr(net, name, None)
     return found if isinstance(found, nn.Module) else nn.Identity()
-
-
-def train_in_one_place(
-    experiment: Experiment,
-    sites: Mapping[str, SiteData],
-    folder: Path,
-    tell: Callable[[int, int], None] = lambda done, of: None,
-) -> None:
-    """Train a row's network in one place and leave models, course and results behind as a run of the row does.
-
-    The round whose model is kept is chosen as a run chooses it. Nothing is left of a run that does not end.
-
-    Args:
-        experiment: The row's settings.
-        sites: Data by name.
-        folder: Of the run.
-        tell: Called after each round: how many are done, and of how many.
-
-    Raises:
-        SettingsError: The row cannot, see `require_one_place`.
-        TrainingError: There are fewer images than a batch.
-        DivergedError: A loss that is not finite.
-    """
-    began = time.monotonic()
-    trainers = {name: LocalTrainer(experiment, data) for name, data in sorted(sites.items())}
-    histories = {name: History() for name in trainers}
-    steps: list[dict[str, Any]] = []
-    said: dict[str, dict[str, float]] = {}
-    kept: Mapping[str, tuple[Tensors, Tensors]] = {}
-    chosen: int | None = None
-    for at, one in enumerate(rounds_in_one_place(experiment, sites, trainers)):
-        images = {name: {"images": float(data.counts["train"])} for name, data in sites.items()}
-        steps.append(_record(one.step.name, "train", {name: images[name] | said.get(name, {}) for name in images}))
-        said = {}
-        for name, trainer in trainers.items():
-            split = sites[name].split("val")
-            answers = trainer.answers(*one.models[name], split)
-            found, supported = trainer.evaluate(answers), trainer.supported(answers, split.patients)
-            told = {"val_auc": found.auc, "val_auc_supported": supported, "val_accuracy": found.accuracy}
-            said[name] = {key: float(value) for key, value in told.items() if value is not None}
-            histories[name].note(one.step, loss=one.loss, validation={"accuracy": found.accuracy})
-        # As a run has it: what a round is worth stands in the record of the step after it.
-        now = chosen_step([*steps, _record("validate-0000", "validate", said)], range(at + 1), experiment.choice)
-        if now is None or now == at:  # where no site can measure any, the last is as good
-            kept, chosen = one.models, at
-        tell(at + 1, one.step.rounds)
-    steps.append(_record("validate-0000", "validate", said))
-    for name, trainer in trainers.items():
-        write_tensors(folder / name / "final" / "model.safetensors", trainer.state(*kept[name]), {})
-        write_json(folder / name / STATE, {"history": histories[name].noted})
-    results = {
-        "settings": experiment.agreed(),
-        "steps": steps,
-        "end": None,
-        "chosen": None if chosen is None else steps[chosen]["step"],
-        "validation": {},
-        "sites": {name: {"theta": None, "weight": None} for name in sites},
-    }
-    write_json(folder / "server" / "results.json", results)
-    write_json(folder / "seconds.json", {"seconds": round(time.monotonic() - began, 1)})
-
-
-def _record(step: str, task: str, scalars: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    return {"step": step, "task": task, "scalars": scalars}

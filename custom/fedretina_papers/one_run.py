@@ -26,7 +26,7 @@ from fedretina_papers.asked import ask, keep
 from fedretina_papers.choices import RowChoice, passes
 from fedretina_papers.fine_tuned import begins_with, tune_on
 from fedretina_papers.measure import measured, reading_of, site_facts, under_noise
-from fedretina_papers.one_place import train_in_one_place
+from fedretina_papers.one_place_run import train_in_one_place
 from fedretina_papers.outside_images import outside_of, outside_sets
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.resplit import resplit

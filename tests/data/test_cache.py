@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedretina.data.cache import build_cache
-from fedretina.errors import DataError
+from fedretina.errors import DataError, StoppedError
 from fedretina.settings.images import FundusSettings
 
 SETTINGS = FundusSettings(image_size=32)
@@ -80,6 +80,24 @@ def test_only_changed_files_are_computed(root, tmp_path, computed):
     found = build_cache(names, root, SETTINGS, folder, "refuse")
     assert sorted(computed) == [NAMES[2], "new.png"]
     assert np.array_equal(found.images, slow(root, names))
+    assert len(list(folder.glob("images-*"))) == 1
+
+
+def test_a_build_that_is_stopped_keeps_its_images_and_the_next_one_goes_on(root, tmp_path, computed):
+    def stop(done, of):
+        if done == 2:
+            raise StoppedError(f"after {done} of {of}")
+
+    folder = tmp_path / "c"
+    build_cache([NAMES[5]], root, SETTINGS, folder, "refuse")
+    with pytest.raises(StoppedError, match="after 2 of 6"):
+        build_cache(NAMES, root, SETTINGS, folder, "refuse", stop)
+    computed.clear()
+    told = []
+    found = build_cache(NAMES, root, SETTINGS, folder, "refuse", lambda done, of: told.append((done, of)))
+    assert sorted(computed) == NAMES[2:5]  # what lay there before stays, too
+    assert told == [(3, 6), (4, 6), (5, 6)]  # as soon as there is something to lose
+    assert np.array_equal(found.images, slow(root, NAMES))
     assert len(list(folder.glob("images-*"))) == 1
 
 

@@ -2,21 +2,25 @@
 
 import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from tests.papers.test_runner import SMALL
 
-from fedretina.errors import SettingsError, TrainingError
+from fedretina.errors import SettingsError, StateError, StoppedError, TrainingError
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.plan import Plan
 from fedretina.storage import read_tensors
 from fedretina_papers.choices import passes
-from fedretina_papers.one_place import rounds_in_one_place, train_in_one_place
+from fedretina_papers.one_place import rounds_in_one_place
+from fedretina_papers.one_place_run import train_in_one_place
 from fedretina_papers.one_run import sites_of
 from fedretina_papers.paper_size.plan import PaperSizePlan
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.runner import run_benchmark
+from killed import killed_at_every_write
 
 PLANS = ("feduaa", "oct", "fedee", "fedee-oct", "fedee-dermoscopy", "fedee-heart", "fedee-activity")
 TOGETHER = {
@@ -89,7 +93,7 @@ def test_what_travels_is_one_and_what_stays_is_one_a_site(row, little_encoder, t
     experiment = one_batch(row, steps=3)
     told = []
     train_in_one_place(experiment, sites, tmp_path, lambda done, of: told.append((done, of)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     first, second = (read_tensors(tmp_path / name / "final" / "model.safetensors")[0] for name in sites)
     heads = {key for key in first if key.startswith(("head.", "exits."))}
     assert {key.partition(".")[0] for key in heads} == ({"head", "exits"} if row is EXITS else {"head"})
@@ -109,7 +113,7 @@ def test_what_travels_is_one_and_what_stays_is_one_a_site(row, little_encoder, t
 def test_the_model_that_is_kept_is_that_of_the_chosen_round(little_encoder, tmp_path, monkeypatch):
     sites = sites_of(plan("fedbn"), tmp_path, 1)
     experiment = one_batch(TOGETHER, steps=4)
-    monkeypatch.setattr("fedretina_papers.one_place.chosen_step", lambda steps, among, choice: min(1, among[-1]))
+    monkeypatch.setattr("fedretina_papers.one_place_run.chosen_step", lambda steps, among, choice: min(1, among[-1]))
     train_in_one_place(experiment, sites, tmp_path)
     chosen = json.loads((tmp_path / "server" / "results.json").read_text())["chosen"]
     trainers = {name: LocalTrainer(experiment, data) for name, data in sites.items()}
@@ -120,6 +124,52 @@ def test_the_model_that_is_kept_is_that_of_the_chosen_round(little_encoder, tmp_
         expected = trainer.state(*rounds[chosen][name])
         assert kept.keys() == expected.keys()
         assert all(torch.equal(kept[key], expected[key]) for key in kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_killed_at_every_write_it_ends_with_the_same_bits(optimiser, little_encoder, tmp_path, monkeypatch):
+    sites = sites_of(plan("fedbn"), tmp_path, 1)
+    experiment = one_batch(TOGETHER, steps=4)
+    more = {"momentum": 0.9} if optimiser == "sgd" else {"optimizer": "adam", "learning_rate": 0.01}
+    experiment = experiment.model_copy(update={"training": experiment.training.model_copy(update=more)})
+    # The second round's models are kept, while the third and fourth train on: both are needed to go on.
+    chosen = "fedretina_papers.one_place_run.chosen_step"
+    monkeypatch.setattr(chosen, lambda steps, among, choice: min(1, among[-1]))
+
+    def content(folder):
+        found = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        found.pop(Path("seconds.json"))
+        return found
+
+    train_in_one_place(experiment, sites, tmp_path / "once")
+    assert json.loads((tmp_path / "once/seconds.json").read_text())["seconds"] > 0
+    again, most = tmp_path / "again", []
+    _, deaths = killed_at_every_write(
+        lambda: train_in_one_place(experiment, sites, again),
+        again,
+        afterwards=lambda: most.append(len(list(again.glob("rounds/[0-9]*")))),
+    )
+    assert deaths > 12  # four rounds, two models, two histories, results and seconds, before and after each
+    assert max(most) == 3  # the kept one, the last one, and the one that was written at that moment
+    assert content(again) == content(tmp_path / "once")  # no round is left either
+    assert json.loads((again / "seconds.json").read_text())["seconds"] is None
+
+
+@pytest.mark.slow
+def test_what_was_reached_with_other_images_is_refused(little_encoder, tmp_path):
+    sites = sites_of(plan("fedbn"), tmp_path, 1)
+    experiment = one_batch(TOGETHER)
+
+    def stop(done, of):
+        if done == 1:
+            raise StoppedError("after a round")
+
+    with pytest.raises(StoppedError):
+        train_in_one_place(experiment, sites, tmp_path / "run", stop)
+    others = {name: replace(data, fingerprint="another") for name, data in sites.items()}
+    with pytest.raises(StateError, match="rounds of other images"):
+        train_in_one_place(experiment, others, tmp_path / "run")
 
 
 @pytest.mark.slow

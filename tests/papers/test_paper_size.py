@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
+from fedretina.data.modalities.fundus import Fundus
+from fedretina.data.phantoms.draw import write_hospital
+from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.errors import SettingsError, StoppedError
 from fedretina.settings.plan import merged
+from fedretina.storage import write_json
 from fedretina_papers.choices import passes
-from fedretina_papers.paper_size.limits import Budget, Limits, Pace
+from fedretina_papers.one_run import sites_of
+from fedretina_papers.paper_size.limits import Budget, Expected, Limits, Pace
 from fedretina_papers.paper_size.page import compare_parts, will_send, write_paper_size_page
 from fedretina_papers.paper_size.plan import PaperSizePlan
-from fedretina_papers.paper_size.run import run_paper_size
+from fedretina_papers.paper_size.run import Call, _known, run_paper_size
 from fedretina_papers.plan import preset
 
 LITTLE = {"encoder": "efficientnet_lite0", "weights": {"source": "none"}}
@@ -60,6 +67,11 @@ TINY = {
         },
     },
 }
+ONE_PLACE = next(
+    one
+    for one in preset("paper-size")["parts"]["fundus"]["plan"]["rows"]
+    if isinstance(one, dict) and one["name"] == "one_place"
+)
 RUNS = ["fundus, probe, seed 1", "oct, oct_alone, seed 1", "fundus, singleset, seed 1", "fundus, feduaa, seed 1"]
 
 
@@ -92,6 +104,18 @@ def figures(out):
     }
 
 
+def page_of(out, folder):
+    write_paper_size_page(out, folder / "page.md")
+    return (folder / "page.md").read_text()
+
+
+def hospitals(folder):
+    """Two of fundus photographs, as files: their site files by name."""
+    for name in ("north", "south"):
+        write_hospital(name, phantom_hospital(name, 24), folder / name, 32, 1)
+    return {name: str(folder / name / "site.yaml") for name in ("north", "south")}
+
+
 @pytest.fixture(scope="module")
 def whole(little_encoders, tmp_path_factory):
     """All runs of the tiny plan in one call, and what the call said."""
@@ -118,12 +142,6 @@ def test_everything_runs_in_bfloat16_in_the_order_of_what_it_tells(whole):
 
 def test_pre_training_scaffold_and_images_in_one_place_run_too(little_encoders, tmp_path):
     short = {"rounds": 1, "training": {**SHORT, "epochs": 1}}
-    shared = {
-        "name": "one_place",
-        "row": "fedbn",
-        "in_one_place": True,
-        "settings": {"exchange": {"batchnorm": "shared_all"}},
-    }
     alone = {"classes": None, "pooled": True, "exchange": {"personal": "everything", "batchnorm": "local_all"}}
     own = {"exchange": {"personal": "everything"}, "classes": None}
     apart = {"name": "oct_alone", "row": "oct_fedavg", "settings": own}
@@ -131,7 +149,7 @@ def test_pre_training_scaffold_and_images_in_one_place_run_too(little_encoders, 
     fundus, scans = TINY["parts"]["fundus"]["plan"], TINY["parts"]["oct"]["plan"]
     phases = {"pretrain": short, "train": short}
     parts = {
-        "fundus": {"plan": {**fundus, "rows": ["singleset", shared]}},
+        "fundus": {"plan": {**fundus, "rows": ["singleset", ONE_PLACE]}},
         "oct": {
             "plan": {
                 "rows": [apart, together, "oct_moco_scaffold"],
@@ -165,37 +183,108 @@ def test_stopped_by_its_clock_at_each_order_it_ends_with_the_same_figures(whole,
     assert [words.partition(":")[0] for words in said if "macro AUC" in words] == RUNS
 
 
+def test_images_in_one_place_go_on_from_call_to_call_behind_the_last_whole_round(little_encoders, tmp_path):
+    fundus = TINY["parts"]["fundus"]["plan"]
+    longer = merged(fundus, {"experiment": {"phases": {"train": {"rounds": 3}}}})
+    words = {"parts": {"fundus": {"plan": {**longer, "rows": [ONE_PLACE], "reference": "one_place"}}}}
+    words["sites"] = hospitals(tmp_path / "hospitals")
+    call(tmp_path / "whole", **words)
+    calls = []
+    while not calls or "the time of this call is over" in calls[-1][-1]:
+        calls.append(call(tmp_path / "out", minutes=7, **words))
+        assert len(calls) < 12
+    begun = [int(one) for words in calls for one in re.findall(r"after (\d) of 3 orders", " ".join(words))]
+    assert begun == sorted(begun)
+    assert {1, 2} & set(begun)  # stopped within itself, and never back at the beginning
+    assert figures(tmp_path / "out") == figures(tmp_path / "whole") != {}
+
+
 def test_an_order_that_would_not_be_done_in_time_is_not_begun():
     assert 0 < pickle.loads(pickle.dumps(Budget.of(Limits(10)))).left <= 580  # as a process of its own gets it
     clock = Steps()
     budget = Budget.of(Limits(10, clock=clock))
     assert budget.end == 60 + 600 - 20
-    pace = Pace(budget, 0.0)
+    pace = Pace(budget, Expected(0, 0))
     for begun in range(8):
         pace(begun, 20)
-    with pytest.raises(StoppedError, match="after 8 of 20 orders"):
+    with pytest.raises(StoppedError, match="after 8 of 20 orders; the next one goes on"):
         pace(8, 20)
     # The ninth order would have begun at 600 s and lasted 60, beyond 640.
     assert clock.now == 600
     assert pace.longest == 60
     with pytest.raises(StoppedError, match="after 0 of 20"):
-        Pace(Budget(1000, lambda: 0.0), 1000)(0, 20)
-    Pace(Budget(0.0, lambda: 5.0), 1.0)(20, 20)  # what is done is done
+        Pace(Budget(1000, lambda: 0.0), Expected(1000, 1000))(0, 20)
+    done = Pace(Budget(0.0, lambda: 5.0), Expected(1, 1))
+    done(20, 20)  # what is done is done
+    assert done.longest == 0  # what was expected is not what was found
 
 
-def test_a_run_of_which_nothing_is_kept_is_given_up_once_the_rest_would_not_be_done_in_time():
-    pace = Pace(Budget.of(Limits(10, clock=Steps())), 0.0, whole=True)  # ends at 640 s, and each look is 60 s later
-    pace(1, 8)
-    pace(2, 8)  # at 240 s six rounds of 60 s are to come
-    with pytest.raises(StoppedError, match="after 2 of 11 rounds, it begins anew in a call of about 3 min more"):
-        pace(2, 11)
-    pace(9, 9)
-    long = Pace(Budget.of(Limits(10, clock=Steps(150))), 0.0, whole=True)  # ends at 730 s, and a look is 150 s later
-    long(1, 3)
-    with pytest.raises(StoppedError, match="given up after 2 of 3 rounds"):
-        long(2, 3)
-    with pytest.raises(StoppedError, match="after 1 of 9 rounds, it begins anew in a call"):
-        Pace(Budget.of(Limits(10, clock=Steps(200))), 0.0, whole=True)(1, 9)  # a second round would be too long
+def test_a_round_that_would_not_be_done_in_time_is_not_begun_with_its_first_order():
+    pace = Pace(Budget.of(Limits(10, clock=Steps())), Expected(0, 0), orders=4)  # ends at 640 s, a look is 60 s later
+    for begun in range(5):
+        pace(begun, 12)
+    pace(5, 12)  # at 420 s: three more orders of 60 s are left of a round that has begun
+    again = Pace(Budget.of(Limits(10, clock=Steps(85))), Expected(0, 0), orders=4)  # ends at 665 s
+    for begun in range(4):
+        again(begun, 12)
+    with pytest.raises(StoppedError, match="after 4 of 12"):  # at 510 s a round of 340 s
+        again(4, 12)
+    with pytest.raises(StoppedError, match="a round takes about 20 min, more than a call has; give more --minutes"):
+        Pace(Budget.of(Limits(10, clock=Steps())), Expected(300, 1200), orders=4)(0, 12)
+
+
+def test_the_first_order_of_an_encoder_of_which_nothing_is_known_is_bound_too(tmp_path):
+    def known(minutes, encoder="resnet50", jobs=2):
+        call = Call(tmp_path, tmp_path, Budget.of(Limits(minutes, clock=Steps())), jobs, keeps=True)
+        return _known(tmp_path, encoder, call)
+
+    # Nothing is known at all: a part of a minute, or of a short call, must be left.
+    assert known(10).expected(20, [100, 300]) == (30, 30)
+    assert known(1).expected(20, [100, 300]) == (13.5, 13.5)
+    assert known(None).expected(20, [100, 300]) == (0, 0)
+    with pytest.raises(StoppedError, match="after 0 of 8"):
+        Pace(Budget(29, lambda: 0.0, 580), known(10).expected(20, [100]))(0, 8)
+    # The speed of the part's reference, at two runs at a time, tells how long an order is.
+    write_json(tmp_path / "speed.json", {"encoder": "resnet50", "real": [300.0, 300.0]})
+    for encoder in ("resnet50", "efficientnet_b4"):
+        assert known(10, encoder).expected(20, [100, 900]) == pytest.approx((180, 200))
+    # A run that has ended tells more: so long an order, and longer where it holds more images.
+    record = {"settings": {"network": {"encoder": "resnet50"}}, "seconds": 50, "passes": 5, "images_seen": 1000}
+    write_json(tmp_path / "results/row/seed-1.json", record | {"longest_order": 40, "images_of_it": 200})
+    assert known(10).expected(1, [100, 100]) == (40, 80)
+    assert known(10).expected(5, [100]) == (100, 100)
+
+
+def test_image_caches_are_built_within_the_time_and_the_next_call_goes_on_behind_what_it_finds(tmp_path, monkeypatch):
+    sites = hospitals(tmp_path)
+    cached = []
+    real = Fundus.pipeline
+    monkeypatch.setattr(
+        Fundus, "pipeline", staticmethod(lambda settings: lambda path: (cached.append(path), real(settings)(path))[1])
+    )
+    asked, calls = plan(sites=sites), []
+    while not calls or "image caches" in calls[-1][0].words:
+        told = []
+        # So short a call has time for some images, and then for no run.
+        limits = Limits(minutes=8, cache=tmp_path / "cache", clock=Steps(20))
+        assert run_paper_size(asked, tmp_path / "out", 1, limits, told.append) == {}
+        calls.append(told)
+        assert len(calls) < 12
+    first = calls[0][0]
+    assert (len(calls[0]), first.done, first.total) == (1, 0, 3)
+    assert re.search(
+        r"the time of this call is over: \d+ of \d+ images of north are cached; the next call goes on with the image "
+        r"caches of north and south, and no run begins before they are whole$",
+        first.words,
+    )
+    assert len(calls) > 3
+    assert "**This has not run.**" in page_of(tmp_path / "out", tmp_path)
+    # At each stop at most as many images as are decoded side by side are lost.
+    images = sum(len(list((tmp_path / name / "images").iterdir())) for name in sites)
+    assert {Path(path).name for path in cached} >= {path.name for path in (tmp_path / "north/images").iterdir()}
+    assert len(cached) <= images + 32 * len(calls)
+    whole = [sites_of(asked.benches["fundus"], tmp_path, 1, [name], cache=tmp_path / "cache") for name in sites]
+    assert all(sum(data.graded.values()) for one in whole for data in one.values())
 
 
 def test_what_may_not_be_left_behind_is_not_begun_or_dropped(whole, tmp_path):
@@ -224,14 +313,19 @@ def test_a_run_that_cannot_be_is_told_and_the_others_go_on(whole, tmp_path):
 
 def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     def page(out):
-        write_paper_size_page(out, tmp_path / "page.md")
-        return (tmp_path / "page.md").read_text()
+        return page_of(out, tmp_path)
 
     nothing = page(tmp_path / "none")
     assert "**This has not run.**" in nothing
     assert nothing.count("**Has not run.**") == 2
     assert "| FedUAA | resnet50 | from scratch | 20 | 1.9 GB | has not run |" in nothing
     assert "| Frozen probe, own heads | efficientnet_lite0, frozen | from ImageNet | 0 | " in nothing
+    assert nothing.count("**Rows from scratch say little about the paper's table.**") == 2
+    assert "15 of 20 rows start from the seed and train for 20 to 120 passes over the data; the paper's" in nothing
+    assert "12 of 13 rows start from the seed and train for 24 to 64 passes over the data; the paper's" in nothing
+    known = {"fundus": {"plan": {"experiment": {"network": {"weights": {"source": "package"}}}}}}
+    write_json(tmp_path / "known/plan.json", plan(parts=merged(TINY["parts"], known)).model_dump(mode="json"))
+    assert page(tmp_path / "known").count("Rows from scratch say little") == 1
 
     shutil.copytree(whole[0], tmp_path / "some")
     shutil.rmtree(tmp_path / "some/oct")

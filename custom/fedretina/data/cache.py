@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedretina.data.manifest import require_inside
 from fedretina.data.modalities import image_pipeline
-from fedretina.errors import DataError, StateError
+from fedretina.errors import DataError, StateError, StoppedError
 from fedretina.locks import folder_lock
 from fedretina.settings.images import ImageSettings
 from fedretina.storage import read_json, write_json
@@ -90,9 +90,11 @@ class ImageCache:
 
         Raises:
             DataError: The disk is full or the folder cannot be written; the old cache is whole.
+            StoppedError: `tell` raised it; see `build_cache`.
         """
         old, images, _ = self._read()
         known = {entry[:3]: entry for entry in old} if images is not None else {}
+        stopped: StoppedError | None = None
         stats = [self._stat(file) for file in files]
         path = self.folder / f"images-{os.urandom(8).hex()}.npy"
         temporary = path.with_suffix(".tmp")
@@ -100,15 +102,16 @@ class ImageCache:
         try:
             with open(temporary, "wb") as handle:
                 array = PixelArrayWriter(handle, len(files), self.settings.shape)
-                rows = zip(stats, self._rows(stats, known, images), strict=True)
-                for done, (stat, pixels) in enumerate(rows, start=1):
-                    tell(done, len(stats))
-                    if isinstance(pixels, DataError):
-                        # A file that could not be opened is tried again next time, a damaged one when it changes.
-                        retry = isinstance(pixels.__cause__, OSError)
-                        entries.append(_Entry(stat[0], stat[1], -1 if retry else stat[2], -1, ""))
-                        continue
-                    entries.append(_Entry(*stat, array.add(pixels), hashlib.sha256(pixels.tobytes()).hexdigest()))
+                try:
+                    for stat, pixels in zip(stats, self._rows(stats, known, images), strict=True):
+                        entries.append(_entry(stat, pixels, array))
+                        if stat not in known:
+                            tell(len(entries), len(stats))
+                except StoppedError as error:
+                    stopped = error
+                    rest = [stat for stat in stats[len(entries) :] if stat in known]
+                    copied = self._rows(rest, known, images)
+                    entries += [_entry(stat, pixels, array) for stat, pixels in zip(rest, copied, strict=True)]
                 array.finish()
             os.replace(temporary, path)
             listed = [list(entry) for entry in entries]
@@ -122,6 +125,8 @@ class ImageCache:
             ) from error
         finally:
             self._sweep()
+        if stopped is not None:
+            raise stopped
         return _result(map_pixels(path, array.rows, self.settings.shape), entries, path)
 
     def _rows(
@@ -201,11 +206,13 @@ def build_cache(
         settings: The transforms.
         folder: The cache's own folder.
         on_bad: "refuse" raises when a file cannot be read; "skip" leaves it out and names it in `bad`.
-        tell: Called after each image while the cache is built: how many are in it, and of how many.
+        tell: Called after each image that is computed: how many are in the cache, and of how many. Where it raises a
+            StoppedError, the images so far are kept, and the next call goes on behind them.
 
     Raises:
         DataError: A name could leave the root; the cache cannot be written; or, with "refuse", files
             cannot be read (up to five are named).
+        StoppedError: `tell` raised it.
     """
     plain = [require_inside(file) for file in files]
     cache = ImageCache(folder, root, settings)
@@ -224,6 +231,15 @@ def build_cache(
             f"{', '.join(found.bad[:5])}{more}. Copy them again, remove their rows, or set bad_files to 'skip'."
         )
     return found
+
+
+def _entry(stat: tuple[str, int, int], pixels: Pixels | DataError, array: PixelArrayWriter) -> _Entry:
+    """Add a row to the array where the file could be read, and give its entry."""
+    if isinstance(pixels, DataError):
+        # A file that could not be opened is tried again next time, a damaged one when it changes.
+        retry = isinstance(pixels.__cause__, OSError)
+        return _Entry(stat[0], stat[1], -1 if retry else stat[2], -1, "")
+    return _Entry(*stat, array.add(pixels), hashlib.sha256(pixels.tobytes()).hexdigest())
 
 
 def _result(images: Pixels, entries: Sequence[_Entry], path: Path | None) -> CachedImages:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from fedretina.errors import SettingsError, StoppedError
 
 _RESERVE_S = 20.0
+_UNKNOWN_S = 30.0
+"""A first order also reads weights, and a card chooses its kernels."""
 Clock = Callable[[], float]
 
 
@@ -55,10 +57,12 @@ class Budget(NamedTuple):
     Attributes:
         end: On the clock, in seconds; infinite where nobody waits.
         clock: As in `Limits`.
+        whole: Seconds that it has in all; infinite where nobody waits.
     """
 
     end: float
     clock: Clock = time.monotonic
+    whole: float = math.inf
 
     @classmethod
     def of(cls, limits: Limits) -> Budget:
@@ -66,52 +70,76 @@ class Budget(NamedTuple):
         if limits.minutes is None:
             return cls(math.inf, limits.clock)
         seconds = 60 * limits.minutes
-        return cls(limits.clock() + seconds - min(_RESERVE_S, seconds / 10), limits.clock)
+        whole = seconds - min(_RESERVE_S, seconds / 10)
+        return cls(limits.clock() + whole, limits.clock, whole)
 
     @property
     def left(self) -> float:
         """Seconds that are left; below 0 when the time is over."""
         return self.end - self.clock()
 
+    @property
+    def unknown(self) -> float:
+        """Seconds that must be left where something begins of which nobody knows how long it takes."""
+        return 0.0 if math.isinf(self.whole) else min(_UNKNOWN_S, self.whole / 4)
+
+
+class Expected(NamedTuple):
+    """What a run is expected to take, in seconds.
+
+    Attributes:
+        order: The longest order to a site.
+        round: The longest round: an order to each site.
+    """
+
+    order: float
+    round: float
+
 
 class Pace:
-    """Ends a run before what would not be done in time, going by the longest order or round so far.
+    """Ends a run before a round that would not be done in time, by what is expected of it and by the longest so far.
 
-    It stands in `run_loop`'s `tell`: what was answered before an order is durable, so that the next call goes on from
-    there. Of a run in one place nothing is: it ends as soon as the rest of it would not be done in time.
+    It stands in `tell` of `run_loop` and of `train_in_one_place`. A round that is whole is durable, and the next call
+    goes on behind it. Orders of a round that is not are done again, so that none of it is begun that would not fit.
 
     Args:
         budget: Of the call.
-        longest: Seconds of the longest order that is known of such runs; 0 where none is.
-        whole: Whether the run must end in this call, or begins anew.
+        expected: What is known before the run begins.
+        orders: Orders of a round.
+        longest: As the attribute, of earlier calls.
 
     Attributes:
-        longest: Seconds of the longest order, or round, of this run or of those before.
+        longest: Seconds that the longest order of this run took; 0 before one was done.
     """
 
-    def __init__(self, budget: Budget, longest: float, whole: bool = False) -> None:
+    def __init__(self, budget: Budget, expected: Expected, orders: int = 1, longest: float = 0.0) -> None:
         self._budget = budget
-        self._whole = whole
-        self._began = budget.clock() if whole else 0.0
+        self._expected = expected
+        self._orders = orders
+        self._round = 0.0
         self._last: float | None = None
+        self._began: float | None = None
         self.longest = longest
 
     def __call__(self, done: int, of: int) -> None:
-        """Note that an order begins, or that a round has ended; how many are done, and of how many.
+        """Note that an order begins; how many are done, and of how many.
 
         Raises:
-            StoppedError: It would not be done in time.
+            StoppedError: It, or the round that begins with it, would not be done in time.
         """
-        now = self._budget.clock()
-        left, first = self._budget.end - now, self._last is None
+        now, begins = self._budget.clock(), done % self._orders == 0
         if self._last is not None:
             self.longest = max(self.longest, now - self._last)
-        self._last = now
-        needed = self.longest * (of - done if self._whole else 1)
-        if self._whole and first:  # the first round also holds what a run sets up, so that it tells of one more alone
-            needed = now - self._began
-        if done < of and left <= needed:
-            if self._whole:
-                asked = f" of about {(needed - left) / 60:.0f} min more" if self.longest else ""
-                raise StoppedError(f"given up after {done} of {of} rounds, it begins anew in a call{asked}.")
+        if begins and self._began is not None:
+            self._round = max(self._round, now - self._began)
+        self._last, self._began = now, now if begins else self._began
+        needed = max(self.longest, self._expected.order)
+        if begins:
+            needed = max(needed, self._round, self._expected.round)
+        if done < of and self._budget.end - now <= needed:
+            if needed > self._budget.whole:
+                raise StoppedError(
+                    f"waits after {done} of {of} orders: a round takes about {needed / 60:.0f} min, more than a call "
+                    "has; give more --minutes, or lower --jobs."
+                )
             raise StoppedError(f"the time of this call is over after {done} of {of} orders; the next one goes on.")

@@ -123,6 +123,8 @@ def _part(part: Part, bench: BenchmarkPlan, folder: Path) -> dict[str, Any]:
             if lacking and titles[name] not in never
         ],
         "planned": _planned(bench, records, titles),
+        "from_seed": _from_seed(bench),
+        "paper_trains": part.paper_trains,
         "speed": None if speed is None else _speed_table(speed),
         "aim": None if speed is None or speed["machine"]["gpu"] is None else speed["ratio"] >= TARGET,
         "card": _card(speed, benchmark),
@@ -169,6 +171,15 @@ def _planned(bench: BenchmarkPlan, records: Records, titles: Mapping[str, str]) 
         )
     head = ["row", "encoder", "start", "passes over the data", "a site will send", "seeds that have run"]
     return table(head, rows)
+
+
+def _from_seed(bench: BenchmarkPlan) -> dict[str, Any]:
+    """How many of a part's rows start from no weights, and over how few and how many passes they train."""
+    made = [bench.experiment_of(choice, bench.seeds[0], {}) for choice in bench.rows]
+    rows = [one for one in made if one.network.weights.source == "none"]
+    seen = [passes(one) for one in rows]
+    ends = sorted({min(seen), max(seen)}) if seen else []
+    return {"rows": len(rows), "of": len(made), "passes": [number(one, 0) for one in ends]}
 
 
 def will_send(experiment: Experiment) -> int:

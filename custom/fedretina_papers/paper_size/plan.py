@@ -27,6 +27,7 @@ class Part(BaseModel):
         first: So many rows, the first ones of the plan, run with a seed before any other row of any part does: the
             controls, and the method that is asked about.
         titles: What rows are called in print that are used for something else than their row's title says.
+        paper_trains: Where the paper's training starts and how long it is, in print behind "the paper's start".
         plan: Words of a `BenchmarkPlan`, without name, seeds and sites.
     """
 
@@ -35,6 +36,7 @@ class Part(BaseModel):
     modality: str
     first: int = Field(ge=1)
     titles: dict[str, str] = {}
+    paper_trains: str = ""
     plan: dict[str, Any]
 
     def title_of(self, bench: BenchmarkPlan, choice: RowChoice) -> str:
