@@ -217,7 +217,10 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
         enough=LEAST_PATIENTS,
         newcomer=gains(f2, HELD),
         scans=scans,
-        seen=where_seen(o1, "balanced_accuracy", TRAINED),
+        seen=where_seen(o1, "balanced_accuracy", TRAINED)
+        .replace("clients", "clinics")
+        .replace("labels", "scans graded"),
+        few=min(o1.sets["kermany"]["images"]["test"]),
         costs=_scan_costs([both for _, both in scans]),
         uncounted=uncounted(o1.plan, o1.sets, [case for case, sizes in o1.cases if sizes]),
         elsewhere=gains(e1, SHARED, figure="error_auroc"),
