@@ -1,6 +1,7 @@
 """The pages on what came out of the blocks say what is stored."""
 
 import statistics
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,11 @@ from fedretina_papers.blocks.tables import comparisons
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+
+
+@cache
+def _block(name):
+    return stored_block(RESULTS / f"{name}.jsonl.gz")
 
 
 @pytest.mark.slow
@@ -30,7 +36,7 @@ def test_pages_and_readmes_table_are_those_of_the_stored_blocks(tmp_path):
 @pytest.mark.slow
 def test_the_doctors_page_shows_what_the_defaults_give():
     """The answer and the policy that a hospital has without a word; every number of photographs has run with both."""
-    block = stored_block(RESULTS / "f1.jsonl.gz")
+    block = _block("f1")
     shown, every = block.plan.row(HELD), block.plan.row(SHARED)
     assert not shown.small_grades
     assert every.small_grades
@@ -59,7 +65,7 @@ def test_the_page_of_what_takes_a_gpu_is_that_of_the_stored_results(tmp_path, na
 
 @pytest.mark.slow
 def test_a_gain_is_that_of_the_records():
-    block = stored_block(RESULTS / "f2.jsonl.gz")
+    block = _block("f2")
     first = gains(block, "sums_both")[0]
     runs = block.cases[0][1][first.size]
 
@@ -79,7 +85,7 @@ def test_a_gain_is_that_of_the_records():
 
 @pytest.mark.slow
 def test_a_hospital_gained_where_it_is_better_than_by_every_way_alone_on_whichever_encoder():
-    block = stored_block(RESULTS / "o1.jsonl.gz")
+    block = _block("o1")
     alone = [row.name for row in block.plan.rows if row.role == "alone" and row.kind != "majority"]
     plain = [name for name in alone if not block.plan.row(name).start]
     assert len(plain) < len(alone)
@@ -104,7 +110,7 @@ def test_a_hospital_gained_where_it_is_better_than_by_every_way_alone_on_whichev
 
 @pytest.mark.slow
 def test_where_a_row_beats_every_row_alone_is_told_as_it_was_tested():
-    block = stored_block(RESULTS / "o1.jsonl.gz")
+    block = _block("o1")
     told = where_seen(block, "balanced_accuracy")
     for case, sizes in block.cases:
         tested = [
@@ -113,7 +119,7 @@ def test_where_a_row_beats_every_row_alone_is_told_as_it_was_tested():
         ]
         assert (case.title.lower() in told) == any(tested)
     assert where_seen(block, "balanced_accuracy", "sums_both") == "none"
-    closest = leads_of(stored_block(RESULTS / "f1.jsonl.gz"), CLOSEST)
+    closest = leads_of(_block("f1"), CLOSEST)
     page = (ROOT / "docs" / "results.md").read_text()
     assert f"both primary figures in {closest.seen} of {closest.cells} cells" in page
     assert f"the largest p is {closest.p:.3f}" in page
