@@ -7,42 +7,51 @@ that of docs/analytic.md from what is stored.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedretina.report.text import NONE
+from fedretina.report.text import number
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
-from fedretina_papers.blocks.page import read_runs, stored_plan, uncounted
-from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
+from fedretina_papers.blocks.gains import (
+    FIGURE,
+    Block,
+    Gain,
+    by_hospital,
+    costs_told,
+    gains,
+    leads_of,
+    stored_block,
+    where_seen,
+    worst,
+)
+from fedretina_papers.blocks.page import uncounted
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase
 from fedretina_papers.blocks.tables import (
-    Against,
+    TITLES,
     Runs,
-    comparisons,
-    has_all,
     images_held,
     lead_table,
+    left_out,
     usual_passes,
-    whole_draws,
 )
 from fedretina_papers.engine.page import page, write_page
-from fedretina_papers.engine.table import bytes_told, passes_told
-from fedretina_papers.markdown import between
-from fedretina_papers.packed import SUFFIX, unpack
+from fedretina_papers.markdown import between, table
+from fedretina_papers.packed import SUFFIX
 
 SHARED = "sums_both"
 """The row that a doctor's page speaks of: what `fedretina` gives in one message (row `analytic`) by its defaults."""
 HELD = "sums_both_held"
 """The same with the default policy too, which keeps grades of few patients out of the message."""
-JOINED = "joined"
-"""Heads from sums over all stages joined with FedAvg's, a row of our own."""
+TRAINED = "moco_fedavg"
+"""On scans: clients pre-train the encoder together without labels, then a head that they share by FedAvg."""
+CLOSEST = "mean"
+"""Of the rows that no paper has, the one that beats every row alone by both primary figures in every cell of F1."""
 BLOCKS = ("f1", "f2", "trunk", "e1", "e1_scans", "o1", "p1", "p1_photographs", "f3", "f3_scans")
-_FIGURE = "referable_auc"
-_FIRST = (_FIGURE, "kappa")
+_FIRST = (FIGURE, "kappa")
 _BEGIN, _END = "<!-- from blocks/results_pages.py -->", "<!-- end -->"
 _PHOTOGRAPHS = {
     "majority": "the commonest grade, for every image",
@@ -51,7 +60,7 @@ _PHOTOGRAPHS = {
     "singleset_slow_even": "the same at a lower rate, answering as if its grades were equally common",
     "sums_both_held": "`analytic` by its defaults: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
-    "joined": "heads from sums over all stages joined with that of `fedavg` (ours; not in the product yet)",
+    "mean": "mean of heads from sums over all stages and of `fedprox` (of no paper; not in the product yet)",
     "pooled": "the network of `fedavg` on all images in one place",
     "pooled_exits": "the network of `fedee`, with early exits, on all images in one place",
 }
@@ -64,9 +73,10 @@ _SCANS = {
     "alone_moco_even": "the same, answering as if its grades were equally common",
     "sums_both": "`analytic`: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
-    "moco_scaffold": "`scaffold`, 20 rounds, on an encoder that four clients pre-trained without labels",
+    "moco_fedavg": "`fedavg`, 20 rounds, on an encoder that clients pre-trained together without labels",
+    "moco_scaffold": "`scaffold`, 20 rounds, on the same encoder",
     "pooled": "the network of `fedavg` on all scans in one place",
-    "moco_pooled": "the same on that encoder, all scans in one place",
+    "pooled_moco": "the same, its encoder pre-trained in one place, too",
 }
 
 _ANSWERS = {
@@ -81,177 +91,26 @@ _ANSWERS = {
     "pooled": "the network of `fedavg` on all images in one place",
 }
 """Rows of the tables of docs/analytic.md."""
-
-
-class Block(NamedTuple):
-    """A block that has run.
-
-    Attributes:
-        plan: Its plan.
-        sets: What is told of its sets, by name.
-        cases: Its runs by size, for each case; sizes that have not run to their end are left out.
-    """
-
-    plan: BlockPlan
-    sets: Mapping[str, Any]
-    cases: Sequence[tuple[BlockCase, Mapping[Size, Runs]]]
-
-
-class Gain(NamedTuple):
-    """What a row together gave at a number of images, over hospitals and draws, by one figure.
-
-    Attributes:
-        size: Images a hospital.
-        images: Fewest training images of a hospital, the median, and most.
-        ways: Rows alone on the same encoder that the best of is taken, by the mean of the hospitals.
-        alone: Its mean.
-        together: Mean of the row together.
-        low: Lower end of the difference's 95 % interval.
-        high: Upper end.
-        worst_alone: The lowest hospital, mean of the draws.
-        worst: The same of the row together.
-        gained: Hospitals whose mean over the draws is higher together than by every row alone on the same encoder.
-        elsewhere: Best mean of a row alone on another encoder; None where there is none.
-        gained_over_all: Hospitals that gained over the rows alone on every encoder.
-        hospitals: Of so many.
-        most_lost: How much lower the hospital that loses most is together than by its best row alone; 0 where none is.
-        sets: Mean alone, mean together and number of hospitals, by set.
-        passes: Over a hospital's training images, alone and together.
-        sent: What a hospital sends together, in print.
-    """
-
-    size: Size
-    images: tuple[int, int, int]
-    ways: int
-    alone: float
-    together: float
-    low: float | None
-    high: float | None
-    worst_alone: float
-    worst: float
-    gained: int
-    elsewhere: float | None
-    gained_over_all: int
-    hospitals: int
-    most_lost: float
-    sets: Mapping[str, tuple[float, float, int]]
-    passes: tuple[str, str]
-    sent: str
-
-
-def stored_block(file: Path) -> Block:
-    """Read a packed block.
-
-    Raises:
-        StateError: It is missing or damaged.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "block"
-        unpack(file, out)
-        plan, sets = stored_plan(out)
-        cases = []
-        for case in plan.cases:
-            runs = {
-                size: whole_draws(plan.at(size, case), read_runs(plan, case, size, out)) for size in plan.sizes_of(case)
-            }
-            cases.append((case, {size: kept for size, kept in runs.items() if has_all(plan.at(size, case), kept)}))
-    return Block(plan, sets, cases)
-
-
-def gains(block: Block, case: int = 0, row: str = SHARED, figure: str = _FIGURE) -> list[Gain]:
-    """What a row together gave at every size of a case, beside the rows alone on the encoder that it stands on."""
-    start = block.plan.row(row).start
-    like = block.plan.model_copy(
-        update={"rows": tuple(one for one in block.plan.rows if one.start == start), "pairs": (), "reference": ""}
-    )
-    others = [
-        one.name for one in block.plan.rows if one.role == "alone" and one.kind != "majority" and one.start != start
-    ]
-    return [_gain(like, others, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
-
-
-def _gain(plan: BlockPlan, others: Sequence[str], runs: Runs, size: Size, row: str, figure: str) -> Gain:
-    rows = [one.name for one in plan.rows if one.role == "alone" and one.kind != "majority" and one.name in runs]
-    others = [name for name in others if name in runs]
-    means = {name: _by_hospital(runs[name], figure) for name in (*rows, *others, row)}
-    control = max(rows, key=lambda name: fmean(means[name].values()))
-    (against,) = (one for one in comparisons(plan, runs)[row] if one.figure == figure)
-    interval: Mapping[str, Any] = against.test._asdict()
-    alone, together = means[control], means[row]
-    leads = _leads(together, [means[name] for name in rows])
-    usual = usual_passes(plan, runs)
-    (trained, _), (apart, sent) = (_costs(list(runs[name].values()), usual) for name in (control, row))
-    sets: dict[str, list[str]] = {}
-    for name in alone:
-        sets.setdefault(name.rsplit("-", 1)[0], []).append(name)
-    return Gain(
-        size,
-        images_held(runs),
-        len(rows),
-        fmean(alone.values()),
-        fmean(together.values()),
-        interval["low"],
-        interval["high"],
-        _worst(runs[control], figure),
-        _worst(runs[row], figure),
-        sum(lead > 0 for lead in leads),
-        max((fmean(means[name].values()) for name in others), default=None),
-        sum(lead > 0 for lead in _leads(together, [means[name] for name in (*rows, *others)])),
-        len(leads),
-        max(0.0, -min(leads)),
-        {
-            one: (fmean(alone[name] for name in names), fmean(together[name] for name in names), len(names))
-            for one, names in sorted(sets.items())
-        },
-        (trained, apart),
-        sent,
-    )
-
-
-def _leads(together: Mapping[str, float], alone: Sequence[Mapping[str, float]]) -> list[float]:
-    """Of each hospital how far it is above the best of some rows alone."""
-    return [one - max(means[hospital] for means in alone) for hospital, one in together.items()]
+_SETS = {"aptos2019": "APTOS 2019", "eyepacs": "EyePACS", "idrid": "IDRiD", "odir5k": "ODIR-5K"}
+"""What the public sets of photographs are called."""
+_OURS = {
+    "singleset_slow_even": "alone, hardest to beat by kappa",
+    "sums_stages": "heads from sums over all stages",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "joined": "of no paper: heads from sums over all stages joined with FedAvg's",
+    "mean": "of no paper: mean of heads from sums over all stages and FedProx",
+}
+"""Rows of the table of methods of no paper, in docs/results.md."""
+_BY = ("referable_auc", "kappa", "auc", "ece", "error_auroc")
 
 
 def _rare(block: Block, case: int) -> float:
     """How much the default policy costs at most, over the sizes of a case."""
     return max(
-        one.together - held.together for one, held in zip(gains(block, case), gains(block, case, HELD), strict=True)
+        one.together - held.together
+        for one, held in zip(gains(block, SHARED, case), gains(block, HELD, case), strict=True)
     )
-
-
-def _by_hospital(runs: Mapping[int, Mapping[str, Any]], figure: str) -> dict[str, float]:
-    """A row's figure at each hospital, mean of the draws that have one."""
-    found: dict[str, list[float]] = {}
-    for record in runs.values():
-        for name, one in record["sites"].items():
-            if (value := one["test"].get(figure)) is not None:
-                found.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in found.items()}
-
-
-def _worst(runs: Mapping[int, Mapping[str, Any]], figure: str) -> float:
-    """The lowest hospital of each draw, mean of the draws."""
-    lowest = []
-    for record in runs.values():
-        values = [value for one in record["sites"].values() if (value := one["test"].get(figure)) is not None]
-        lowest += [min(values)] if values else []
-    return fmean(lowest)
-
-
-def place(plan: BlockPlan, runs: Runs, row: str, figure: str) -> int:
-    """A row's place by the mean of a figure of which more is better, from 1, among all rows without pooled images."""
-    names = [one.name for one in plan.rows if one.role != "pooled" and one.name in runs]
-    means = {name: fmean(_by_hospital(runs[name], figure).values()) for name in names}
-    return 1 + sum(mean > means[row] for mean in means.values())
-
-
-def against_alone(block: Block, row: str, figure: str = _FIGURE) -> dict[Size, Against]:
-    """A row together against the row alone that it beats least, by size; of the first case."""
-    return {
-        size: next(one for one in comparisons(block.plan, runs)[row] if one.figure == figure)
-        for size, runs in block.cases[0][1].items()
-    }
 
 
 class Shown(NamedTuple):
@@ -279,22 +138,17 @@ def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[s
     rows, usual = [], min(usual_passes(block.plan, runs) for runs in sizes.values())
     for row, title in titles.items():
         cells = [
-            " / ".join(f"{fmean(_by_hospital(runs[row], figure).values()):.{places}f}" for figure in figures)
+            " / ".join(f"{fmean(by_hospital(runs[row], figure).values()):.{places}f}" for figure in figures)
             for runs in sizes.values()
         ]
         every = [run for runs in sizes.values() for run in runs[row].values()]
-        rows.append((title, [*cells, *_costs(every, usual)]))
+        rows.append((title, [*cells, *costs_told(every, usual)]))
     return Shown(sum(case.hospitals.values()), [*heads, "training passes", "sent per hospital"], rows)
-
-
-def _costs(runs: Sequence[Mapping[str, Any]], usual: float) -> list[str]:
-    sent = [run["bytes_up"] for run in runs]
-    return [passes_told([run["passes"] for run in runs], usual), bytes_told(sent) if any(sent) else NONE]
 
 
 def readme_table(f1: Block, o1: Block) -> str:
     """README's first table: rows with their controls, at each number of images."""
-    many = gains(f1, row=HELD)
+    many = gains(f1, HELD)
     return page(
         "readme.md.j2",
         photographs=_shown(f1, 0, _PHOTOGRAPHS, _FIRST),
@@ -316,9 +170,10 @@ def answers_table(photographs: Block, f1: Block) -> str:
     for title, block in (("sites of unlike cameras", photographs), ("hospitals, several of each camera", f1)):
         rows = {row.name for row in block.plan.rows}
         titles = {row: words for row, words in _ANSWERS.items() if row in rows}
-        parts.append((title, _shown(block, 0, titles, ("auc", _FIGURE), 3)))
+        left = uncounted(block.plan, block.sets, [block.cases[0][0]])
+        parts.append((title, _shown(block, 0, titles, ("auc", FIGURE), 3), [told for _, told in left]))
     means = [
-        {row: fmean(_by_hospital(runs[row], _FIGURE).values()) for row in (SHARED, HELD)}
+        {row: fmean(by_hospital(runs[row], FIGURE).values()) for row in (SHARED, HELD)}
         for runs in f1.cases[0][1].values()
     ]
     lost = [f"{one[SHARED] - one[HELD]:.3f}" for one in means]
@@ -341,36 +196,93 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
     tables = {readme: readme_table(f1, o1), docs / "analytic.md": answers_table(blocks["p1_photographs"], f1)}
     for file, shown in tables.items():
         write_text(file, between(file.read_text(encoding="utf-8"), _BEGIN, _END, shown))
+    by_name = ("auc", "balanced_accuracy")
+    scans = [
+        (case.title, {figure: (gains(o1, SHARED, at, figure), gains(o1, TRAINED, at, figure)) for figure in by_name})
+        for at, (case, sizes) in enumerate(o1.cases)
+        if sizes
+    ]
     write_page(
         "does_it_help.md.j2",
         docs / "does_it_help.md",
-        many=gains(f1, row=HELD),
-        every=gains(f1),
-        unlike=gains(f1, 1, HELD),
-        graded=against_alone(f1, HELD, "kappa"),
-        grades=gains(f1, row=HELD, figure="kappa"),
+        many=gains(f1, HELD),
+        probe=[f"{100 * fmean(by_hospital(runs['probe'], FIGURE).values()):.0f}" for runs in f1.cases[0][1].values()],
+        names=_SETS,
+        unlike=gains(f1, HELD, 1),
+        grades=gains(f1, HELD, figure="kappa"),
+        doubt=gains(f1, HELD, figure="error_auroc"),
         rare=_rare(f1, 0),
         rare_unlike=_rare(f1, 1),
         fewest=MIN_COUNT,
         enough=LEAST_PATIENTS,
-        newcomer=gains(f2, row=HELD),
-        seen=against_alone(f2, HELD),
-        scans=[(case.title, gains(o1, at, figure="auc")) for at, (case, sizes) in enumerate(o1.cases) if sizes],
+        newcomer=gains(f2, HELD),
+        scans=scans,
+        seen=where_seen(o1, "balanced_accuracy", TRAINED)
+        .replace("clients", "clinics")
+        .replace("labels", "scans graded"),
+        few=min(o1.sets["kermany"]["images"]["test"]),
+        costs=_scan_costs([both for _, both in scans]),
         uncounted=uncounted(o1.plan, o1.sets, [case for case, sizes in o1.cases if sizes]),
-        doubt=against_alone(e1, SHARED, "error_auroc"),
+        elsewhere=gains(e1, SHARED, figure="error_auroc"),
     )
-    cases = [(block.plan, case, sizes) for block in blocks.values() for case, sizes in block.cases if sizes]
-    leads = [(plan, case, lead_table(plan, sizes)) for plan, case, sizes in cases]
-    alike = f1.cases[0][1]
-    places = {one: [place(f1.plan, runs, JOINED, one) for runs in alike.values()] for one in (*_FIRST, "auc")}
+    cases = [(block, case, sizes) for block in blocks.values() for case, sizes in block.cases if sizes]
+    leads = [
+        (block.plan, case, lead_table(block.plan, sizes), _macro_left_out(block, case)) for block, case, sizes in cases
+    ]
     write_page(
         "results.md.j2",
         docs / "results.md",
         leads=leads,
         fewest=MIN_COUNT,
-        joined={figure: [str(one) for one in found] for figure, found in places.items()},
-        joined_at=[str(size) for size in alike],
+        ours=[(case.title, _ours(f1, at)) for at, (case, sizes) in enumerate(f1.cases) if sizes],
+        closest=leads_of(f1, CLOSEST),
+        joined=leads_of(f1, "joined"),
+        scans={figure: where_seen(o1, figure) for figure in by_name},
     )
+
+
+def _scan_costs(scans: Sequence[Mapping[str, tuple[Sequence[Gain], Sequence[Gain]]]]) -> dict[str, str]:
+    """Passes and bytes of the ways that the doctor's page shows on scans, over all cases, sizes and figures."""
+    message = [one for both in scans for first, _ in both.values() for one in first]
+    trained = [one for both in scans for _, second in both.values() for one in second]
+    found = {
+        "alone": [one.passes[0] for one in message],
+        "best": [one.passes[1] for one in message],
+        "message": [one.passes[2] for one in message],
+        "trained": [one.passes[2] for one in trained],
+        "sent_message": [one.sent for one in message],
+        "sent_trained": [one.sent for one in trained],
+    }
+    return {name: " or ".join(dict.fromkeys(values)) for name, values in found.items()}
+
+
+def _macro_left_out(block: Block, case: BlockCase) -> str:
+    """Which grades the primary figures of a case leave out, where one of these is a mean over grades; else ""."""
+    macro = {"auc", "balanced_accuracy"} & set(block.plan.figures[: block.plan.primary])
+    return left_out(case, block.sets, block.plan.least) if macro else ""
+
+
+def _ours(block: Block, case: int) -> list[str]:
+    """Rows of no paper beside their parts, and the best row alone by each figure: a table of the page of results."""
+    sizes = block.cases[case][1]
+    heads = [TITLES[figure] for figure in _BY]
+    heads.insert(2, "worst hospital's kappa")
+    alone = [row.name for row in block.plan.rows if row.role == "alone" and row.kind != "majority"]
+    rows: list[list[str]] = []
+    shown = {"the best row alone by each figure": alone, **{words: [row] for row, words in _OURS.items()}}
+    for title, names in shown.items():
+        told = []
+        for figure in _BY:
+            told.append([_best(runs, names, figure) for runs in sizes.values()])
+            if figure == "kappa":
+                told.append([max(worst(runs[name], figure) for name in names) for runs in sizes.values()])
+        rows.append([title, *(", ".join(number(value, 3) for value in each) for each in told)])
+    return table(["row", *heads], rows)
+
+
+def _best(runs: Runs, names: Sequence[str], figure: str) -> float:
+    means = [fmean(by_hospital(runs[name], figure).values()) for name in names]
+    return min(means) if figure in LESS_IS_BETTER else max(means)
 
 
 def main() -> int:
