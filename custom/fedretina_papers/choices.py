@@ -11,6 +11,7 @@ from fedretina.errors import SettingsError
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
 from fedretina_papers.costs.energy import GridSettings
+from fedretina_papers.tuning import Tuned
 
 _Plan = TypeVar("_Plan", bound=BaseModel)
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -27,7 +28,7 @@ class RowChoice(BaseModel):
         title: In print; by default that of the row, with the name of a variant behind it.
         settings: What differs from the row; `phases` as in `BenchmarkPlan.experiment`.
         by_seed: What differs further under one seed, such as the encoder file that the seed starts from.
-        grid: Settings to tune over instead of the plan's; one of them is no tuning.
+        grid: Numbers to tune instead of the plan's, one after the other; an empty list tunes nothing.
         seeds: Seeds that it runs with instead of the plan's.
         sites: Sites that it trains on instead of the plan's; it still answers at all of the plan's where it can.
         in_one_place: Whether its network trains on all sites' images together: what travels in the row is one for all,
@@ -40,7 +41,7 @@ class RowChoice(BaseModel):
     title: str = ""
     settings: dict[str, Any] = {}
     by_seed: dict[int, dict[str, Any]] = {}
-    grid: tuple[dict[str, Any], ...] = ()
+    grid: tuple[Tuned, ...] | None = None
     seeds: tuple[int, ...] = ()
     sites: tuple[str, ...] = ()
     in_one_place: bool = False

@@ -7,9 +7,10 @@ from typing import Any
 
 import yaml
 
-from fedretina.report.text import count, number
+from fedretina.report.text import count
 from fedretina_papers.markdown import listed, several, table
 from fedretina_papers.stored import Benchmark, Record
+from fedretina_papers.tuning import tuned_words
 
 OWN_CRITERIA = (
     "Sites grade by their own criteria, so their images are never pooled: a mean over sites is the plain mean of their "
@@ -165,26 +166,17 @@ def _planned(benchmark: Benchmark) -> list[str]:
 
 def _tuning(benchmark: Benchmark) -> list[str]:
     tuning: dict[str, Any] = benchmark.plan.get("tuning") or {}
-    rows = [
-        [
-            benchmark.title(name),
-            "; ".join(_plain(point) for point in one["grid"]),
-            "; ".join(number(value, 3) for value in one["validation"]),
-            _plain(one["chosen"]),
-        ]
-        for name, one in ((name, tuning[name]) for name in benchmark.plan["rows"] if name in tuning)
-        if len(one["grid"]) > 1
-    ]
-    if not rows:
+    tuned = {benchmark.title(name): tuning[name]["tried"] for name in benchmark.plan["rows"] if name in tuning}
+    if not tuned:
         return []
-    return ["Tuned on validation, for one seed:", "", *table(["row", "tried", "validation AUC", "chosen"], rows)]
-
-
-def _plain(point: Any, path: str = "") -> str:
-    """Nested settings as "training.learning_rate 0.01"."""
-    if isinstance(point, Mapping):
-        return ", ".join(_plain(value, f"{path}.{key}" if path else str(key)) for key, value in point.items()) or "none"
-    return f"{path} {point}".strip()
+    at_end = [f"{row} (`{one['setting']}`)" for row, tried in tuned.items() for one in tried if one["edge"]]
+    return [
+        "Tuned on validation (macro AUC), for one seed, one number after the other; a grid whose best value stood at its "
+        "end grew:",
+        "",
+        *table(["row", "chosen, and what was tried"], [[row, "; ".join(map(tuned_words, one))] for row, one in tuned.items()]),
+        *([f"> **The best is still the end of what was tried**: {listed(at_end)}.", ""] if at_end else []),
+    ]
 
 
 def _unique(values: Any) -> list[str]:

@@ -67,7 +67,10 @@ def write_benchmark(
             "reference": "feduaa",
             "splits": splits,
             "tuning": {
-                "feduaa": {"grid": [{"tau": 0.05}, {"tau": 0.5}], "validation": [0.61, 0.64], "chosen": {"tau": 0.5}}
+                "feduaa": {
+                    "chosen": {"tau": 0.5},
+                    "tried": [{"setting": "tau", "tried": {"0.05": 0.61, "0.5": 0.64}, "chosen": 0.5, "edge": True}],
+                }
             },
             "settings": {"rounds": 4, "images": 200},
         },
