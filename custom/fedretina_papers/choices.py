@@ -17,6 +17,8 @@ _Plan = TypeVar("_Plan", bound=BaseModel)
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 NAME = r"^[a-z][a-z0-9_]{0,39}$"
 """What a row, a reading or a plan may be called."""
+Role = Literal["alone", "federated", "pooled"]
+"""What a site can do by itself, what sites do together, or all images in one place, the upper bound."""
 
 
 class RowChoice(BaseModel):
@@ -62,14 +64,15 @@ class ReadingChoice(BaseModel):
             temperature a site, fitted on its validation images. "deep_ensemble" is the mean softmax of several runs of
             other seeds; it needs test images that are the same for all of them. "disagreement" takes for u what early
             exits or passes of dropout disagree on. "dempster" fuses the answers of a row that answers by evidence by
-            Dempster's rule.
+            Dempster's rule. "majority" looks at no image: it answers how common each grade is among the site's
+            validation images, and takes of the row nothing but which images were asked about.
         members: Runs of a deep ensemble.
     """
 
     model_config = _STRICT
     name: str = Field(pattern=NAME)
     of: str
-    reading: Literal["softmax", "temperature", "deep_ensemble", "disagreement", "dempster"]
+    reading: Literal["softmax", "temperature", "deep_ensemble", "disagreement", "dempster", "majority"]
     members: int = Field(default=5, ge=2, le=100)
 
     def trials(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -133,6 +136,19 @@ def passes(experiment: Experiment) -> float:
         beside = tune.epochs if tune.along else 0
         found += 0 if phase.sums is not None else phase.rounds * phase.label_share * (epochs * views + beside)
     return found + (tune.epochs if tune.at_end else 0)
+
+
+def role_of(choice: RowChoice, experiment: Experiment) -> Role:
+    """What a row is to the others: only rows alone are what a federated one has to beat.
+
+    Args:
+        choice: The row.
+        experiment: Its settings.
+    """
+    if choice.in_one_place or experiment.pooled:
+        return "pooled"
+    by_itself = not experiment.shares or (experiment.sums is not None and experiment.sums.answer == "own")
+    return "alone" if by_itself else "federated"
 
 
 def require_one_place(name: str, experiment: Experiment) -> None:

@@ -18,6 +18,7 @@ from fedretina.evaluation.model_selection import candidates, chosen_step
 from fedretina.locks import folder_lock
 from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.storage import read_json, write_json
+from fedretina_papers.choices import role_of
 from fedretina_papers.fedee_costs import measure_side_by_side
 from fedretina_papers.fine_tuned import begins_with
 from fedretina_papers.measured_costs import measure_costs
@@ -211,7 +212,11 @@ def plan_record(plan: BenchmarkPlan, tuning: Mapping[str, Any]) -> dict[str, Any
     # Rows with seeds of their own, so that no page asks them for the plan's.
     of_rows = {choice.name: list(choice.seeds) for choice in plan.rows if choice.seeds}
     of_readings = {one.name: list(one.trials(plan.seeds_of(plan.choice(one.of)))) for one in plan.readings}
-    return {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}}
+    roles: dict[str, str] = {
+        choice.name: role_of(choice, plan.experiment_of(choice, plan.seeds_of(choice)[0], {})) for choice in plan.rows
+    }
+    roles |= {one.name: "alone" if one.reading == "majority" else roles[one.of] for one in plan.readings}
+    return {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}, "roles": roles}
 
 
 def each_run(

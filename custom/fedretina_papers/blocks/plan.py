@@ -15,12 +15,11 @@ from fedretina.settings.faults import settings_faults
 from fedretina.settings.network import WeightsSettings
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
-from fedretina_papers.choices import NAME, passes, require_one_place
+from fedretina_papers.choices import NAME, Role, passes, require_one_place
 from fedretina_papers.tuning import Tuned
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
-Role = Literal["alone", "federated", "pooled"]
 Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature", "even", "mean", "joined"]
 Size = int | Literal["all"] | Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]?%$")]
 """So many images, all, or so many of a hundred of those that a hospital has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, B
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, bytes_told, mean_number, passes_told, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, several, signed
+from fedretina_papers.statistics.beats_every import CLEAR, Against, adjusted, hardest, helps_words
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.statistics.paired_seeds import SeedTest, seed_test, smallest_seen
 from fedretina_papers.stored import Record
@@ -34,34 +35,7 @@ TITLES: Mapping[str, str] = {
     "brier": "Brier score",
     "nll": "log loss",
 }
-_CLEAR = 0.05
 _ROLES = {"alone": "alone", "federated": "together", "pooled": "all images in one place"}
-
-
-class Against(NamedTuple):
-    """A federated row against the row alone that it beats least.
-
-    Attributes:
-        figure: By which.
-        control: Name of that row.
-        test: Over draws and patients together.
-        seen: Smallest true difference that so many draws with such a spread show in four of five studies, as the first
-            of the table's tests in Holm's order, which has the hardest level.
-        p: That it beats every row alone: the largest p of all of them, 1 where it does not lead.
-        adjusted: The same after Holm's adjustment over all federated rows and primary figures of the table.
-    """
-
-    figure: str
-    control: str
-    test: SeedTest
-    seen: float | None
-    p: float | None
-    adjusted: float | None
-
-    @property
-    def helps(self) -> bool:
-        """Whether the row beats every row alone."""
-        return self.adjusted is not None and self.adjusted < _CLEAR
 
 
 def whole_draws(plan: BlockPlan, runs: Runs) -> Runs:
@@ -107,14 +81,17 @@ def comparisons(plan: BlockPlan, runs: Runs) -> dict[str, list[Against]]:
     alone = [row.name for row in plan.rows if row.role == "alone" and row.name in runs]
     together = [row.name for row in plan.rows if row.role == "federated" and row.name in runs]
     primary = plan.figures[: plan.primary]
-    level = _CLEAR / max(1, len(together) * len(primary))
-    found = {name: [_hardest(runs, name, alone, figure, level) for figure in primary] for name in together}
-    flat = [one for each in found.values() for one in each]
-    adjusted = iter(holm([one.p for one in flat]))
-    return {name: [one._replace(adjusted=next(adjusted)) for one in each] for name, each in found.items()}
+    level = CLEAR / max(1, len(together) * len(primary))
+    found = {
+        name: [
+            hardest(figure, {one: difference(runs, name, one, figure, level) for one in alone}) for figure in primary
+        ]
+        for name in together
+    }
+    return adjusted(found)
 
 
-def difference(runs: Runs, row: str, other: str, figure: str, level: float = _CLEAR) -> tuple[SeedTest, float | None]:
+def difference(runs: Runs, row: str, other: str, figure: str, level: float = CLEAR) -> tuple[SeedTest, float | None]:
     """A row less another, in the direction that is better: the test over draws and patients, and what could be seen.
 
     Args:
@@ -131,15 +108,6 @@ def difference(runs: Runs, row: str, other: str, figure: str, level: float = _CL
     variance = _patients(runs, row, other, figure, draws)
     test = seed_test(gaps, variance)
     return test, smallest_seen(test.n, test.sd, variance, level=level)
-
-
-def _hardest(runs: Runs, row: str, alone: Sequence[str], figure: str, level: float) -> Against:
-    tests = {name: difference(runs, row, name, figure, level) for name in alone}
-    name = min(tests, key=lambda one: -np.inf if (mean := tests[one][0].mean) is None else mean)
-    whole = [1.0 if (one.mean or 0) <= 0 else one.p for one, _ in tests.values()]
-    known = [p for p in whole if p is not None]
-    test, seen = tests[name]
-    return Against(figure, name, test, seen, max(known) if len(known) == len(whole) else None, None)
 
 
 def _mean(record: Record, figure: str) -> float | None:
@@ -187,7 +155,7 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
         Column("sent per hospital", OfRun("bytes_up"), show=bytes_told),
         Column("received per hospital", OfRun("bytes_down"), show=bytes_told),
         Column("draws", f"test.{plan.figures[0]}", show=seeds),
-        Column("helps", told=lambda line: _helps(line.row, against)),
+        Column("helps", told=lambda line: _helps(against.get(line.row, ()))),
     ]
     if RATIO in records.runs:
         columns.insert(-2, Column("correction over gradient", OfRun(RATIO), show=mean_number, places=2))
@@ -251,14 +219,14 @@ def _pairs(
 ) -> list[str]:
     require_controls(plan, runs)
     keys = [(*pair, figure) for pair in pairs for figure in plan.figures[: plan.primary]]
-    level = _CLEAR / max(1, len(keys))
+    level = CLEAR / max(1, len(keys))
     tests = {" ".join(key): difference(runs, *key, level) for key in keys}
-    adjusted = dict(zip(tests, holm([test.p for test, _ in tests.values()]), strict=True))
+    p = dict(zip(tests, holm([test.p for test, _ in tests.values()]), strict=True))
     lines = [Line((*(plan.row(name).title for name in shown(key[:2])), TITLES[key[2]]), " ".join(key)) for key in keys]
     columns = [
         Column("difference", told=lambda line: signed(tests[line.row][0].mean)),
         Column("95 %, draws and patients", told=lambda line: interval(tests[line.row][0]._asdict())),
-        Column("p, Holm", told=lambda line: chance(adjusted[line.row])),
+        Column("p, Holm", told=lambda line: chance(p[line.row])),
         Column("smallest that could be seen", told=lambda line: _visible(*tests[line.row])),
         *_costs(plan, runs, lambda line: (line.row.split()[0], line.row.split()[1])),
     ]
@@ -361,13 +329,8 @@ def left_out(case: BlockCase, sets: Mapping[str, Any], least: int) -> str:
     return listed(told) if told else ""
 
 
-def _helps(name: str, against: Mapping[str, Sequence[Against]]) -> str:
-    if name not in against:
-        return NONE
-    if all(one.adjusted is None for one in against[name]):
-        return "too few draws"
-    by = [TITLES[one.figure] for one in against[name] if one.helps]
-    return f"yes, by {listed(by)}" if by else "no"
+def _helps(against: Sequence[Against]) -> str:
+    return helps_words({TITLES[one.figure]: one.adjusted for one in against}, "draws")
 
 
 def usual_passes(plan: BlockPlan, runs: Runs) -> float:
