@@ -117,9 +117,14 @@ def _site_words(benchmark: Benchmark, site: str, statistics: Record | None) -> s
     return f"{words}{drawn})"
 
 
-def _choice_words(benchmark: Benchmark) -> str:
+def last_round(benchmark: Benchmark) -> bool:
+    """Whether the plan takes the last round, and not the one that is best on validation."""
     chosen = (benchmark.plan.get("settings") or {}).get("choice") or {}
-    return "Figures are of the last round" if chosen.get("model") == "last" else "The round is chosen on validation"
+    return bool(chosen.get("model") == "last")
+
+
+def _choice_words(benchmark: Benchmark) -> str:
+    return "Figures are of the last round" if last_round(benchmark) else "The round is chosen on validation"
 
 
 def _setting_words(runs: Sequence[Record]) -> str:
