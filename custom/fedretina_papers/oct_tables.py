@@ -187,9 +187,10 @@ def recomputed_table(results: OctResults) -> list[str]:
         totals = [number(one, 2) for one in recomputed(printed)]
         moved = replace(_BOTH, title="").cell(results.records, Line((), name))
         saved = f"{number(printed['reduction'], 1)} %"
-        rows.append([said, number(printed["gigabytes"], 1), *totals, moved, saved, _reduction(results, name)])
+        passes = _passes(results).cell(results.records, Line((), name))
+        rows.append([said, number(printed["gigabytes"], 1), *totals, moved, saved, _reduction(results, name), passes])
     head = ["row", "printed (GB)", "its own formula", "with controls", "up and down", "ours, measured"]
-    return table([*head, "reduction, printed", "reduction, ours"], rows)
+    return table([*head, "reduction, printed", "reduction, ours", "training passes"], rows)
 
 
 def sites_table(results: OctResults, controls: Sequence[str] = ()) -> list[str]:

@@ -107,7 +107,7 @@ def helps(statistics: Record | None, *keys: str) -> list[Column]:
 
     def told(line: Line) -> str:
         by = {MEASURES[key].title: one["holm"] for key in keys if (one := found.get(key, {}).get(line.row))}
-        return helps_words(by, "seeds")
+        return helps_words(by, "seeds or controls")
 
     return [Column("helps", told=told)]
 
