@@ -164,7 +164,7 @@ def test_bytes_measured_beside_printed_and_recomputed(results):
     assert told["GB up"] == told["GB down"] == "0.48"
     second = recomputed_table(results)
     _, row = cells(second, "MoCo v3 + SCAFFOLD + EfficientNet-B4 (Ours)")
-    assert row[1:] == ["17.4", "46.32", "92.64", "185.28", "0.96", "71.7 %", "\u2212100.0 %"]
+    assert row[1:] == ["17.4", "46.32", "92.64", "185.28", "0.96", "71.7 %", "\u2212100.0 %", "–"]
     assert cells(second, "SCAFFOLD + ResNet-50")[1][1:] == [
         "61.4",
         "61.44",

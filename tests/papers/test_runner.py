@@ -165,3 +165,14 @@ def test_where_a_machine_keeps_its_weights_is_no_part_of_a_plan(tmp_path):
     assert one == other
     assert "a" * 64 in json.dumps(one)
     assert "weights.pt" not in json.dumps(plan_record(asked("/here/weights.pt"), {}))
+
+
+@pytest.mark.parametrize(("name", "reference"), [("feduaa", "feduaa"), ("oct", "oct_moco_scaffold"), ("fedee", "fedee")])
+def test_a_plan_says_which_rows_the_others_have_to_beat(name, reference):
+    roles = plan_record(BenchmarkPlan.read(preset(name)), {})["roles"]
+    assert (roles["majority"], roles["probe"], roles[reference]) == ("alone", "alone", "federated")
+    own = {row: role for row, role in roles.items() if row.startswith(("singleset", "deep_singleset")) or "_alone" in row}
+    assert set(own.values()) == {"alone"}
+    place = {row: role for row, role in roles.items() if "centralised" in row or row.startswith("one_place")}
+    assert set(place.values()) == {"pooled"}
+    assert len(set(roles.values())) == 3
