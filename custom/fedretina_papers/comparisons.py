@@ -125,13 +125,19 @@ def beaten_least(
     sign = 1 if MEASURES[key].higher else -1
     found = {}
     for name in benchmark.together:
-        alone = [one for one in benchmark.alone if benchmark.trained_on(one) in (benchmark.trained_on(name), frozenset())]
+        alone = [
+            one for one in benchmark.alone if benchmark.trained_on(one) in (benchmark.trained_on(name), frozenset())
+        ]
         tests = {}
         for one in (other for other in alone if other in benchmark.runs):
             seeds = benchmark.paired_seeds(one, name)
             gaps = [sign * gap for gap in differences(benchmark, one, key, sites, name)]
             column = mean_over_sites(
-                [each for site in sites if (each := seed_draws(benchmark, one, key, seeds, drawn[site], name)) is not None]
+                [
+                    each
+                    for site in sites
+                    if (each := seed_draws(benchmark, one, key, seeds, drawn[site], name)) is not None
+                ]
             )
             variance = None if column is None else difference_of(column).variance
             test = seed_test(gaps, variance or 0.0)
@@ -145,9 +151,7 @@ def beaten_least(
     return {name: one for name, (one,) in adjusted(found).items()}
 
 
-def differences(
-    benchmark: Benchmark, name: str, key: str, sites: Sequence[str], from_row: str = ""
-) -> list[float]:
+def differences(benchmark: Benchmark, name: str, key: str, sites: Sequence[str], from_row: str = "") -> list[float]:
     """Reference, or another row, less row for each seed, the mean over the sites at which both have the figure."""
     other = from_row or benchmark.reference
     gaps = []

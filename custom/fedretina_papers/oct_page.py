@@ -86,9 +86,7 @@ def write_oct_page(out: Path, page: Path, pictures: Path | None = None) -> None:
         reference=benchmark.title(benchmark.reference),
         tests={}
         if statistics is None or not statistics["comparisons"]
-        else {
-            title: mean_tests(benchmark, statistics, key) for key, title in _TESTED.items()
-        },
+        else {title: mean_tests(benchmark, statistics, key) for key, title in _TESTED.items()},
         outside=out_of_distribution(benchmark, Records(benchmark.runs, benchmark.sites)),
         controls=benchmark.controls,
         helping=helps(statistics, *_TESTED),

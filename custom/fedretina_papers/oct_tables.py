@@ -253,9 +253,7 @@ def set_tables(results: OctResults) -> dict[str, list[str]]:
     shown = {origin for one in runs for origin in one.accuracy}
     origins = [*(one for one in _printed_sets(paper) if one in shown), *sorted(shown - set(_printed_sets(paper)))]
     trained: _Places = {name: {origin: (name, f"trained.{origin}") for origin in origins} for name in paper.rows}
-    left_out: _Places = {
-        name: {origin: _left_out(results, name, origin) for origin in origins} for name in paper.rows
-    }
+    left_out: _Places = {name: {origin: _left_out(results, name, origin) for origin in origins} for name in paper.rows}
     theirs = [one for one in _printed_sets(paper) if one != _UNSEEN]
     return {
         "Trained on": _half(results, trained, origins, theirs, "paper, with OCTID"),

@@ -161,9 +161,7 @@ def _tune(
 ) -> dict[str, dict[str, Any]]:
     """What each row runs with; a row of which no run came to its end is left out."""
     after = {choice.name: start.name for choice in plan.rows if (start := begins_with(plan, choice)) is not None}
-    searches = {
-        row: Search(plan.grid_of(choice)) for row, choice in enumerate(plan.rows) if choice.name not in after
-    }
+    searches = {row: Search(plan.grid_of(choice)) for row, choice in enumerate(plan.rows) if choice.name not in after}
     while asked := {row: asks for row, search in searches.items() if (asks := search.asks)}:
         works = [Work(row, plan.tuning_seed, change) for row, asks in asked.items() for change in asks]
         waiting = [work for work in works if not _tuning(plan, out, work).exists()]

@@ -18,9 +18,7 @@ _AUC = Column("", f"test.{MAIN}")
 _MEAN = "mean of the sites"
 
 
-def paper_table(
-    benchmark: Benchmark, records: Records, which: str, statistics: Record | None = None
-) -> list[str]:
+def paper_table(benchmark: Benchmark, records: Records, which: str, statistics: Record | None = None) -> list[str]:
     """Table 1 or 2: macro AUC of each row, per site and over their mean, what it took, and whether it helps.
 
     Below the paper's rows stand those that it has not: all of them in Table 1, the controls in Table 2.

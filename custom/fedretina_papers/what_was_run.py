@@ -176,10 +176,13 @@ def _tuning(benchmark: Benchmark) -> list[str]:
         return []
     at_end = [f"{row} (`{one['setting']}`)" for row, tried in tuned.items() for one in tried if one["edge"]]
     return [
-        "Tuned on validation (macro AUC), for one seed, one number after the other; a grid whose best value stood at its "
-        "end grew:",
+        "Tuned on validation (macro AUC), for one seed, one number after the other; a grid whose best value stood at "
+        "its end grew:",
         "",
-        *table(["row", "chosen, and what was tried"], [[row, "; ".join(map(tuned_words, one))] for row, one in tuned.items()]),
+        *table(
+            ["row", "chosen, and what was tried"],
+            [[row, "; ".join(map(tuned_words, one))] for row, one in tuned.items()],
+        ),
         *([f"> **The best is still the end of what was tried**: {listed(at_end)}.", ""] if at_end else []),
     ]
 

@@ -162,7 +162,10 @@ def test_the_page_comes_from_what_is_stored_alone(out, tmp_path):
     plan["settings"]["choice"] = {"model": "last"}
     write_json(bare / "plan.json", plan)
     write_fedee_page(bare, second, second.parent / "pictures")
-    assert "- The last round counts, as in the authors' code; validation and test images are two sets" in second.read_text()
+    assert (
+        "- The last round counts, as in the authors' code; validation and test images are two sets"
+        in second.read_text()
+    )
     (bare / "results" / "fedee" / "seed-1.json").write_text(
         (bare / "results" / "fedee" / "seed-2.json").read_text().replace('"seed": 2', '"seed": 1')
     )

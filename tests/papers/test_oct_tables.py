@@ -173,6 +173,7 @@ def test_bytes_measured_beside_printed_and_recomputed(results):
         "not run",
         "0.0 %",
         "–",
+        "not run",
     ]
 
 

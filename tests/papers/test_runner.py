@@ -136,7 +136,10 @@ def test_plans_are_checked_before_anything_trains():
     with pytest.raises(SettingsError, match="batch_size"):
         plan(grid=[{"setting": "training.batch_size", "values": [0, 8, 16]}])
     with pytest.raises(SettingsError, match="mu"):  # a value that the grid may grow to
-        plan(reference="fedprox", rows=[{"name": "fedprox", "grid": [{"setting": "correction.mu", "values": [1, 10, 100], "factor": 10}]}])
+        plan(
+            reference="fedprox",
+            rows=[{"name": "fedprox", "grid": [{"setting": "correction.mu", "values": [1, 10, 100], "factor": 10}]}],
+        )
     with pytest.raises(SettingsError, match="variance"):
         plan(noise=[2.0])
     with pytest.raises(SettingsError, match="there is no benchmark"):
@@ -167,11 +170,15 @@ def test_where_a_machine_keeps_its_weights_is_no_part_of_a_plan(tmp_path):
     assert "weights.pt" not in json.dumps(plan_record(asked("/here/weights.pt"), {}))
 
 
-@pytest.mark.parametrize(("name", "reference"), [("feduaa", "feduaa"), ("oct", "oct_moco_scaffold"), ("fedee", "fedee")])
+@pytest.mark.parametrize(
+    ("name", "reference"), [("feduaa", "feduaa"), ("oct", "oct_moco_scaffold"), ("fedee", "fedee")]
+)
 def test_a_plan_says_which_rows_the_others_have_to_beat(name, reference):
     roles = plan_record(BenchmarkPlan.read(preset(name)), {})["roles"]
     assert (roles["majority"], roles["probe"], roles[reference]) == ("alone", "alone", "federated")
-    own = {row: role for row, role in roles.items() if row.startswith(("singleset", "deep_singleset")) or "_alone" in row}
+    own = {
+        row: role for row, role in roles.items() if row.startswith(("singleset", "deep_singleset")) or "_alone" in row
+    }
     assert set(own.values()) == {"alone"}
     place = {row: role for row, role in roles.items() if "centralised" in row or row.startswith("one_place")}
     assert set(place.values()) == {"pooled"}

@@ -20,7 +20,6 @@ from fedretina.storage import write_text
 from fedretina_papers.blocks.page import read_runs, stored_plan, uncounted
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import (
-    Against,
     Runs,
     comparisons,
     has_all,
@@ -33,6 +32,7 @@ from fedretina_papers.engine.page import page, write_page
 from fedretina_papers.engine.table import bytes_told, passes_told
 from fedretina_papers.markdown import between
 from fedretina_papers.packed import SUFFIX, unpack
+from fedretina_papers.statistics.beats_every import Against
 
 SHARED = "sums_both"
 """The row that a doctor's page speaks of: what `fedretina` gives in one message (row `analytic`) by its defaults."""

@@ -11,7 +11,8 @@ import numpy as np
 from fedretina.corrections.gradients import RATIO
 from fedretina.errors import StateError
 from fedretina.report.text import NONE, number
-from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Role, Size
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Size
+from fedretina_papers.choices import Role
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, bytes_told, mean_number, passes_told, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, several, signed
