@@ -402,9 +402,9 @@ def test_the_plan_on_the_page_of_tables_can_be_used():
     words["experiment"]["training"]["device"] = "cpu"
     plan = BenchmarkPlan.read(merged(preset("feduaa"), words))
     assert [choice.name for choice in plan.rows][-1] == "feduaa_slow_kl"
-    assert plan.candidates(plan.rows[0]) == ({},)
+    assert plan.grid_of(plan.rows[0]) == ()
     # That of a new method, with a row that stands here in the place of the new one.
     words = yaml.safe_load(blocks("add_a_method.md", "yaml")[1][1].replace("fedbn_smoothed", "fedrep"))
     plan = BenchmarkPlan.read(merged(preset("feduaa"), words))
     assert [choice.name for choice in plan.rows] == ["singleset", "fedbn", "fedrep"]
-    assert (plan.reference, plan.beside, plan.candidates(plan.rows[0])) == ("fedbn", "singleset", ({},))
+    assert (plan.reference, plan.beside, plan.grid_of(plan.rows[0])) == ("fedbn", "singleset", ())

@@ -12,11 +12,14 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import PhaseSettings
 from fedretina_papers.costs.energy import GridSettings
+from fedretina_papers.tuning import Tuned
 
 _Plan = TypeVar("_Plan", bound=BaseModel)
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 NAME = r"^[a-z][a-z0-9_]{0,39}$"
 """What a row, a reading or a plan may be called."""
+Role = Literal["alone", "federated", "pooled"]
+"""What a site can do by itself, what sites do together, or all images in one place, the upper bound."""
 
 
 class RowChoice(BaseModel):
@@ -28,7 +31,7 @@ class RowChoice(BaseModel):
         title: In print; by default that of the row, with the name of a variant behind it.
         settings: What differs from the row; `phases` as in `BenchmarkPlan.experiment`.
         by_seed: What differs further under one seed, such as the encoder file that the seed starts from.
-        grid: Settings to tune over instead of the plan's; one of them is no tuning.
+        grid: Numbers to tune instead of the plan's, one after the other; an empty list tunes nothing.
         seeds: Seeds that it runs with instead of the plan's.
         sites: Sites that it trains on instead of the plan's; it still answers at all of the plan's where it can.
         in_one_place: Whether its network trains on all sites' images together: what travels in the row is one for all,
@@ -41,7 +44,7 @@ class RowChoice(BaseModel):
     title: str = ""
     settings: dict[str, Any] = {}
     by_seed: dict[int, dict[str, Any]] = {}
-    grid: tuple[dict[str, Any], ...] = ()
+    grid: tuple[Tuned, ...] | None = None
     seeds: tuple[int, ...] = ()
     sites: tuple[str, ...] = ()
     in_one_place: bool = False
@@ -62,14 +65,15 @@ class ReadingChoice(BaseModel):
             temperature a site, fitted on its validation images. "deep_ensemble" is the mean softmax of several runs of
             other seeds; it needs test images that are the same for all of them. "disagreement" takes for u what early
             exits or passes of dropout disagree on. "dempster" fuses the answers of a row that answers by evidence by
-            Dempster's rule.
+            Dempster's rule. "majority" looks at no image: it answers how common each grade is among the site's
+            validation images, and takes of the row nothing but which images were asked about.
         members: Runs of a deep ensemble.
     """
 
     model_config = _STRICT
     name: str = Field(pattern=NAME)
     of: str
-    reading: Literal["softmax", "temperature", "deep_ensemble", "disagreement", "dempster"]
+    reading: Literal["softmax", "temperature", "deep_ensemble", "disagreement", "dempster", "majority"]
     members: int = Field(default=5, ge=2, le=100)
 
     def trials(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -142,6 +146,19 @@ def _in_a_round(experiment: Experiment, phase: PhaseSettings) -> float:
     epochs = sum(one.epochs for one in settings.stretches) if settings.stretches else settings.epochs
     views = 1 if phase.contrastive is None else 2
     return float(epochs * views + (tune.epochs if tune.along else 0))
+
+
+def role_of(choice: RowChoice, experiment: Experiment) -> Role:
+    """What a row is to the others: only rows alone are what a federated one has to beat.
+
+    Args:
+        choice: The row.
+        experiment: Its settings.
+    """
+    if choice.in_one_place or experiment.pooled:
+        return "pooled"
+    by_itself = not experiment.shares or (experiment.sums is not None and experiment.sums.answer == "own")
+    return "alone" if by_itself else "federated"
 
 
 def require_one_place(name: str, experiment: Experiment) -> None:

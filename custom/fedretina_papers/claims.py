@@ -6,6 +6,8 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from fedretina.report.text import number, percent
+from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.table import Line, of_both, taken
 from fedretina_papers.markdown import listed, several, signed, table
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
 from fedretina_papers.published import AVERAGE, published
@@ -98,6 +100,8 @@ def paper_style_words(statistics: Record) -> list[str]:
 def seeds_table(benchmark: Benchmark, statistics: Record) -> list[str]:
     """How many paired seeds show a difference of a given size with 80 % power at the 5 % level, with these patients."""
     rows = []
+    records = Records(benchmark.runs)
+    took = of_both(records, taken(records))
     for name, one in benchmark.compared(statistics):
         entry, gain = one["mean"]["measures"][MAIN], _paper_gain(name)
         seeds, drawn = entry["seeds"], entry["patients"]
@@ -106,9 +110,12 @@ def seeds_table(benchmark: Benchmark, statistics: Record) -> list[str]:
         sizes = [_needed(seeds["sd"], size, drawn["variance"]) for size in (*_GAINS, entry["difference"])]
         paper = f"{signed(gain, 4)}: {_needed(seeds['sd'], gain, drawn['variance'])}" if gain else "–"
         spreads = [number(seeds["sd"], 4), number(sqrt(drawn["variance"]), 4)]
-        rows.append([benchmark.title(name), f"{seeds['n']}", *spreads, *sizes, paper])
+        line = Line((benchmark.title(name),), name, benchmark.reference)
+        ran = (column.cell(records, line) for column in took)
+        rows.append([*line.lead, f"{seeds['n']}", *spreads, *sizes, paper, *ran])
     head = ["row", "seeds here", "SD of a seed's difference", "SD over patients"]
     head += [*(f"seeds to see {gain}" for gain in _GAINS), "to see the difference found here", "to see the paper's"]
+    head += [column.title for column in took]
     return table(head, rows) if rows else ["With fewer than two seeds nothing is known of their spread.", ""]
 
 

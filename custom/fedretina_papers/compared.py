@@ -13,6 +13,7 @@ from fedretina.report.text import rounded
 from fedretina.storage import write_json
 from fedretina_papers.comparisons import (
     SiteAnswers,
+    beaten_least,
     compare_mean,
     compare_site,
     drawn_figures,
@@ -21,6 +22,7 @@ from fedretina_papers.comparisons import (
 )
 from fedretina_papers.engine.records import Records
 from fedretina_papers.measures import MEASURES
+from fedretina_papers.statistics.beats_every import Against
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.stored import read_answers, read_benchmark
 
@@ -41,7 +43,7 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
     referable disease.
 
     Holm's adjustment takes each measure and each test as a family: over all rows for the mean of the sites, and over
-    all rows and sites for the sites.
+    all rows and sites for the sites. A federated row is also set against every row alone on the same sites.
 
     Args:
         out: The benchmark's folder.
@@ -96,9 +98,19 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
         "tested": tested,
         "uncertainty": uncertainty,
         "comparisons": comparisons,
+        "beaten_least": {
+            key: {name: _told(one) for name, one in beaten_least(benchmark, records, key, list(drawn), drawn).items()}
+            for key, measure in MEASURES.items()
+            if measure.drawn
+        },
     }
     write_json(out / STATISTICS, found)
     return found
+
+
+def _told(one: Against) -> dict[str, Any]:
+    test = {key: rounded(value) if isinstance(value, float) else value for key, value in one.test._asdict().items()}
+    return {"control": one.control, **test, "seen": rounded(one.seen), "holm": rounded(one.adjusted)}
 
 
 def _adjust(comparisons: Mapping[str, dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from fedretina.report.text import rounded
 from fedretina.seeds import derive_seed
 from fedretina_papers.engine.records import Records
 from fedretina_papers.measures import MEASURES
+from fedretina_papers.statistics.beats_every import CLEAR, Against, adjusted, hardest
 from fedretina_papers.statistics.delong import delong_test
 from fedretina_papers.statistics.multiple_tests import over_dependent, stouffer
 from fedretina_papers.statistics.paired_bootstrap import (
@@ -24,7 +25,7 @@ from fedretina_papers.statistics.paired_bootstrap import (
     mean_over_seeds,
     mean_over_sites,
 )
-from fedretina_papers.statistics.paired_seeds import seed_test
+from fedretina_papers.statistics.paired_seeds import seed_test, smallest_seen
 from fedretina_papers.stored import Answers, Benchmark
 
 Drawn = Mapping[tuple[str, int], Mapping[str, Column]]
@@ -113,12 +114,60 @@ def compare_mean(
     return {"measures": found, "delong": delong}
 
 
-def seed_draws(benchmark: Benchmark, name: str, key: str, seeds: Sequence[int], drawn: Drawn) -> Column | None:
-    """Reference less row in every draw of one site, the mean over seeds; None where a figure is missing."""
+def beaten_least(
+    benchmark: Benchmark, records: Records, key: str, sites: Sequence[str], drawn: Mapping[str, Drawn]
+) -> dict[str, Against]:
+    """Each federated row against the rows alone on the same sites, by one figure, as blocks have it.
+
+    Rows on sites that no row alone has are left out. While a row alone has not run in all seeds of a row, that row has
+    no p: nobody can say that it beats them all.
+
+    Args:
+        benchmark: What was run.
+        records: Its records.
+        key: The figure.
+        sites: The sites.
+        drawn: Figures in every draw, by site.
+    """
+    level = CLEAR / max(1, len(benchmark.together))
+    sign = 1 if MEASURES[key].higher else -1
+    found = {}
+    for name in benchmark.together:
+        alone = [
+            one for one in benchmark.alone if benchmark.trained_on(one) in (benchmark.trained_on(name), frozenset())
+        ]
+        tests = {}
+        for one in (other for other in alone if other in benchmark.runs):
+            seeds = benchmark.paired_seeds(one, name)
+            gaps = [sign * gap for gap in records.gaps(name, one, f"test.{key}")]
+            column = mean_over_sites(
+                [
+                    each
+                    for site in sites
+                    if (each := seed_draws(benchmark, one, key, seeds, drawn[site], name)) is not None
+                ]
+            )
+            variance = None if column is None else difference_of(column).variance
+            test = seed_test(gaps, variance or 0.0)
+            if variance is None:  # seeds alone carry no claim
+                test = test._replace(low=None, high=None, p=None)
+            tests[one] = (test, None if variance is None else smallest_seen(test.n, test.sd, variance, level=level))
+        if tests:
+            whole = all(set(benchmark.runs[name]) <= set(benchmark.runs.get(one, {})) for one in alone)
+            against = hardest(key, tests)
+            found[name] = [against if whole else against._replace(p=None)]
+    return {name: one for name, (one,) in adjusted(found).items()}
+
+
+def seed_draws(
+    benchmark: Benchmark, name: str, key: str, seeds: Sequence[int], drawn: Drawn, from_row: str = ""
+) -> Column | None:
+    """Reference, or another row, less row in every draw of a site, the mean over seeds; None where none has both."""
+    other = from_row or benchmark.reference
     pairs = [
-        (drawn[benchmark.reference, seed][key], drawn[name, seed][key])
+        (drawn[other, seed][key], drawn[name, seed][key])
         for seed in seeds
-        if key in drawn.get((name, seed), {}) and key in drawn.get((benchmark.reference, seed), {})
+        if key in drawn.get((name, seed), {}) and key in drawn.get((other, seed), {})
     ]
     return mean_over_seeds([ours for ours, _ in pairs], [theirs for _, theirs in pairs]) if pairs else None
 

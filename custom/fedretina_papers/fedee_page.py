@@ -11,7 +11,7 @@ from fedretina_papers import fedee_tables as tables
 from fedretina_papers.compared import STATISTICS
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import PLAIN, Records
-from fedretina_papers.engine.tested import mean_tests
+from fedretina_papers.engine.tested import helps, helps_table, mean_tests
 from fedretina_papers.fedee_cost_page import cost_values
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, store_fedee_figures
 from fedretina_papers.fedee_results import LESS_IS_BETTER, FedeeResults, fedee_results
@@ -19,7 +19,7 @@ from fedretina_papers.out_of_distribution_table import out_of_distribution
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published import KEYS, published_fedee
 from fedretina_papers.stored import Benchmark
-from fedretina_papers.what_was_run import course_words, warnings, what_was_run
+from fedretina_papers.what_was_run import course_words, last_round, warnings, what_was_run
 
 _BY_SIZE = (
     "Means over sites weigh a site by its test images unless they say otherwise, as the paper's do. Sites keep their "
@@ -49,6 +49,7 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
     course = course_words(benchmark, benchmark.reference)
     estimators, without = tables.estimator_tables(results)
     tuning, apart = tables.tuning_tables(results)
+    helping = helps(statistics, *_TESTED)
     titles = {**results.titles, **LESS_IS_BETTER}
     write_page(
         "fedee.md.j2",
@@ -59,11 +60,11 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
         reference=results.label(benchmark.reference),
         ran=[*warnings(benchmark, statistics), *what_was_run(benchmark, statistics, course, _BY_SIZE)],
         ensembles=_ensembles(benchmark),
-        table3=tables.strategy_table(results, ["FedAvg"]),
+        table3=tables.strategy_table(results, ["FedAvg"], helping=helping),
         constant=tables.constant_table(results),
-        table5=tables.strategy_table(results),
+        table5=tables.strategy_table(results, helping=helping),
         wins=tables.win_words(results),
-        table13=tables.strategy_table(results, eta=PLAIN),
+        table13=tables.strategy_table(results, eta=PLAIN, helping=helping),
         plain_wins=tables.win_words(results, PLAIN),
         estimators=estimators,
         without=without,
@@ -84,6 +85,12 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
         table11=tables.personal_table(results),
         etas={title: tables.eta_table(results, key) for key, title in titles.items()},
         sites={title: tables.site_table(results, key) for key, title in titles.items()},
+        helps={
+            title: made
+            for key, title in _TESTED.items()
+            if statistics is not None and (made := helps_table(benchmark, statistics, key, results.label))
+        },
+        last=last_round(benchmark),
         tests={}
         if statistics is None or not statistics["comparisons"]
         else {title: mean_tests(benchmark, statistics, key, results.label) for key, title in _TESTED.items()},

@@ -20,13 +20,19 @@ _CONSTANT = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "
 _HIGHER = {"accuracy", "misdetection", "selective"}
 
 
-def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = None, eta: float = BY_SIZE) -> list[str]:
+def strategy_table(
+    results: FedeeResults,
+    strategies: Sequence[str] | None = None,
+    eta: float = BY_SIZE,
+    helping: Sequence[Column] = (),
+) -> list[str]:
     """Tables 3, 5, 10 and 13: every method under every strategy, and below them the rows that the paper has not.
 
     Args:
         results: What was run.
         strategies: Which; all by default.
         eta: e weighs sites by their test images (Tables 3, 5 and 10), 1 weighs them alike (Table 13).
+        helping: Whether a row helps; see `engine.tested.helps`.
     """
     theirs = _printed_for(results, eta)
     lines, absent = [], []
@@ -41,7 +47,7 @@ def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = Non
         for strategy, methods in published_fedee().rows.items()
         for method in METHODS
     }
-    columns = _columns(results, printed if theirs else None, eta)
+    columns = [*_columns(results, printed if theirs else None, eta), *helping]
     made = render(results.records, ["strategy", "method"], lines, columns)
     return [*made, f"{NOT_RUN.capitalize()}: {listed(absent)}.", ""] if absent else made
 
@@ -67,7 +73,8 @@ def site_table(results: FedeeResults, key: str) -> list[str]:
 
     each = [Column(site, figure, site, mean_sd) for site in results.benchmark.sites]
     over = [Column("by size", figure, BY_SIZE, mean_sd), Column("plain", figure, PLAIN, mean_sd)]
-    return render(results.records, ["row"], _lines(results), [*each, *over, Column("worst site", told=worst)])
+    columns = [*each, *over, Column("worst site", told=worst), *_taken(results)]
+    return render(results.records, ["row"], _lines(results), columns)
 
 
 def undefined_table(results: FedeeResults) -> list[str]:
@@ -87,15 +94,17 @@ def undefined_table(results: FedeeResults) -> list[str]:
         Column("of", told=lambda line: str(len(missing(line)))),
         _by_size("as the authors count", "misdetection_fedee"),
         Column("lifts by", told=lift),
+        *_taken(results),
     ]
     return render(results.records, ["row"], lines, columns) if lines else []
 
 
 def eta_table(results: FedeeResults, key: str) -> list[str]:
-    """Equation 12: a figure between the plain mean and the one by size."""
+    """Equation 12: a figure between the plain mean and the one by size, of the paper's rows and the controls."""
     figure = results.figure(key)
     columns = [Column("e" if eta == BY_SIZE else f"{eta:g}", figure, eta, mean_sd) for eta in ETAS]
-    return render(results.records, ["row"], _lines(results, "FedAvg"), columns)
+    lines = [*_lines(results, "FedAvg"), *_control_lines(results)]
+    return render(results.records, ["row"], lines, [*columns, *_taken(results)])
 
 
 def win_words(results: FedeeResults, eta: float = BY_SIZE) -> list[str]:
@@ -169,10 +178,9 @@ def constant_table(results: FedeeResults) -> list[str]:
 
     columns = [_by_size(title, key) for key, title in _CONSTANT.items()]
     same = [_by_size("", f"constant.{key}").cell(results.records, lines[0]) for key in _CONSTANT]
-    made = render(
-        results.records, ["row"], lines, [*columns, Column("accuracy not above it, sites times seeds", told=no_better)]
-    )
-    return [*made[:2], f"| the same answer to all | {' | '.join(same)} | {NONE} |", *made[2:]]
+    columns += [Column("accuracy not above it, sites times seeds", told=no_better), *_taken(results)]
+    made = render(results.records, ["row"], lines, columns)
+    return [*made[:2], f"| the same answer to all | {' | '.join([*same, NONE, '0', '0 bytes'])} |", *made[2:]]
 
 
 def member_tables(results: FedeeResults) -> dict[str, list[str]]:
@@ -190,7 +198,7 @@ def member_tables(results: FedeeResults) -> dict[str, list[str]]:
         widest = [one for one in figures if any(results.records.values(line.row, one) for line in lines)]
         columns = [Column(str(at), one, BY_SIZE, mean_number) for at, one in enumerate(widest, 1)]
         if lines:
-            made[title] = render(results.records, ["row"], lines, columns)
+            made[title] = render(results.records, ["row"], lines, [*columns, *_taken(results)])
     return made
 
 
@@ -220,6 +228,7 @@ def refer_table(results: FedeeResults, level: float) -> list[str]:
         Column("referred by validation's threshold", told=lambda line: validated(line, kept=False)),
         Column("accuracy of the cases that are then kept", told=lambda line: validated(line, kept=True)),
         Column("keeps none, sites times seeds", told=none_kept),
+        *_taken(results),
     ]
     return render(records, ["row"], _lines(results), columns)
 
@@ -238,12 +247,13 @@ def sets_table(results: FedeeResults) -> list[str]:
         return f"{(high < asked).sum()} of {len(high)}"
 
     each = [Column(site, told=lambda line, site=site: cell(line, site)) for site in results.benchmark.sites]  # type: ignore[misc]
-    return render(records, ["row"], _lines(results), [*each, Column("clearly below, sites times seeds", told=below)])
+    below_all = Column("clearly below, sites times seeds", told=below)
+    return render(records, ["row"], _lines(results), [*each, below_all, *_taken(results)])
 
 
 def calibration_table(results: FedeeResults) -> list[str]:
     """AURC, ECE, Brier score and NLL, by the sites' sizes."""
-    return render(results.records, ["row"], _lines(results), _less(results))
+    return render(results.records, ["row"], _lines(results), [*_less(results), *_taken(results)])
 
 
 def others_table(results: FedeeResults, records: Records) -> list[str]:
@@ -254,7 +264,7 @@ def others_table(results: FedeeResults, records: Records) -> list[str]:
         records: The runs' own records.
     """
     lines = [line for line in _lines(results) if records.values(line.row, other_sites)]
-    columns = [Column("AUROC, another site's images", other_sites, show=mean_sd)]
+    columns = [Column("AUROC, another site's images", other_sites, show=mean_sd), *taken(records)]
     return render(records, ["row"], lines, columns) if lines else [f"{NOT_RUN.capitalize()}.", ""]
 
 
@@ -302,7 +312,8 @@ def personal_table(results: FedeeResults) -> list[str]:
     lines = [Line((method,), name) for method, name in paper.rows["FedAvg"].items()]
     printed = {line.row: theirs.get(line.lead[0], {}) for line in lines} | {GLOBAL: paper.table11}
     columns = _columns(results, printed if results.printed == "pamap2" else None, BY_SIZE)
-    return render(results.records, ["row"], [*lines, Line(("Global EE",), GLOBAL)], columns)
+    lines += [Line(("Global EE",), GLOBAL), *_control_lines(results)]
+    return render(results.records, ["row"], lines, columns)
 
 
 def as_printed(one: Printed | None) -> str:
@@ -312,6 +323,16 @@ def as_printed(one: Printed | None) -> str:
 
 def _lines(results: FedeeResults, under: str | None = None) -> list[Line]:
     return [Line((results.label(name),), name) for name in results.shown(under)]
+
+
+def _control_lines(results: FedeeResults) -> list[Line]:
+    """The controls that were run."""
+    shown = [name for name in results.benchmark.controls if name in results.benchmark.runs]
+    return [Line((results.label(name),), name) for name in shown]
+
+
+def _taken(results: FedeeResults) -> list[Column]:
+    return taken(Records(results.benchmark.runs))
 
 
 def _by_size(title: str, figure: str) -> Column:
@@ -330,7 +351,7 @@ def _columns(results: FedeeResults, printed: Mapping[str, Mapping[str, Printed]]
         found.append(Column(results.titles[key], results.figure(key), eta, mean_sd))
         if printed is not None:
             found.append(Column("paper", told=lambda line, key=key: as_printed(printed.get(line.row, {}).get(key))))  # type: ignore[misc]
-    return [*found, *taken(Records(results.benchmark.runs))]
+    return [*found, *_taken(results)]
 
 
 def _printed_for(results: FedeeResults, eta: float) -> Mapping[str, Mapping[str, Mapping[str, Printed]]]:

@@ -36,23 +36,23 @@ class Tuned(NamedTuple):
 def begins_with(plan: BenchmarkPlan, choice: RowChoice) -> RowChoice | None:
     """The row of the plan whose run is this row's, up to its fine-tuning; None where there is none.
 
-    Both have the same grid, and the row takes the candidate that the other's tuning chose. A row with a grid of its own
-    trains by itself, for its candidates are chosen by its own end; so does one of sites that put their images together,
-    and one that fits a calibrator after its fine-tuning.
+    Both have the same grid, and the row takes what the other's tuning chose. A row with a grid of its own trains by
+    itself, for its numbers are chosen by its own end; so does one of sites that put their images together, and one that
+    fits a calibrator after its fine-tuning.
 
     Args:
         plan: The plan.
         choice: The row.
     """
-    seed, grid = plan.seeds_of(choice)[0], plan.candidates(choice)
-    own = plan.experiment_of(choice, seed, grid[0])
+    seed, grid = plan.seeds_of(choice)[0], plan.grid_of(choice)
+    own = plan.experiment_of(choice, seed, {})
     if not own.tune.at_end or own.pooled or own.network.calibrator:
         return None
     for other in plan.rows:
-        whole = plan.candidates(other) == grid and set(plan.seeds_of(choice)) <= set(plan.seeds_of(other))
+        whole = plan.grid_of(other) == grid and set(plan.seeds_of(choice)) <= set(plan.seeds_of(other))
         whole = whole and not other.in_one_place
         same = whole and plan.trained_on(other) == plan.trained_on(choice) and other.by_seed == choice.by_seed
-        if same and _deciding(plan.experiment_of(other, seed, grid[0])) == _deciding(own, TuneSettings()):
+        if same and _deciding(plan.experiment_of(other, seed, {})) == _deciding(own, TuneSettings()):
             return other
     return None
 

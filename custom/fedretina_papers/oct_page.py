@@ -15,7 +15,8 @@ from fedretina_papers import oct_tables as tables
 from fedretina_papers.compared import STATISTICS
 from fedretina_papers.engine.page import page as filled
 from fedretina_papers.engine.records import Records
-from fedretina_papers.engine.tested import mean_tests
+from fedretina_papers.engine.table import Column
+from fedretina_papers.engine.tested import helps, helps_table, mean_tests
 from fedretina_papers.line_chart import Series, line_chart
 from fedretina_papers.markdown import listed, several
 from fedretina_papers.measures import MAIN
@@ -31,6 +32,7 @@ _POOLED = (
     "Tables 3 to 7 and 9 pool the test images of the sets on which the reference trained and whose sites know all "
     "classes, the same images for every row; where a site is named its figures are its own."
 )
+_TESTED = {MAIN: "Macro AUC", "accuracy": "Accuracy"}
 CLIENTS = "clients"
 """Folder within a benchmark's whose own benchmark gives Table 7: the same images dealt to more and fewer sites."""
 
@@ -42,11 +44,13 @@ class Dealt(NamedTuple):
         results: Figures of the runs.
         planned: Names of its plan's rows.
         ran: What was run, in words.
+        controls: Names of the plan's controls.
     """
 
     results: OctResults
     planned: Sequence[str]
     ran: str
+    controls: Sequence[str] = ()
 
 
 def write_oct_page(out: Path, page: Path, pictures: Path | None = None) -> None:
@@ -82,11 +86,15 @@ def write_oct_page(out: Path, page: Path, pictures: Path | None = None) -> None:
         reference=benchmark.title(benchmark.reference),
         tests={}
         if statistics is None or not statistics["comparisons"]
-        else {
-            title: mean_tests(benchmark, statistics, key)
-            for key, title in ((MAIN, "Macro AUC"), ("accuracy", "Accuracy"))
-        },
+        else {title: mean_tests(benchmark, statistics, key) for key, title in _TESTED.items()},
         outside=out_of_distribution(benchmark, Records(benchmark.runs, benchmark.sites)),
+        controls=benchmark.controls,
+        helping=helps(statistics, *_TESTED),
+        helps={
+            title: made
+            for key, title in _TESTED.items()
+            if statistics is not None and (made := helps_table(benchmark, statistics, key))
+        },
     )
     report.write_page(page, text)
 
@@ -96,6 +104,8 @@ def oct_page(
     target: float = 0.9,
     planned: Sequence[str] | None = None,
     dealt: Dealt | None = None,
+    controls: Sequence[str] = (),
+    helping: Sequence[Column] = (),
     **more: Any,
 ) -> str:
     """Tables 3 to 9 and the convergence as Markdown; the same text for the same runs.
@@ -106,7 +116,9 @@ def oct_page(
         planned: Names of the plan's rows, so that each table says which of its rows the plan has not; None says
             nothing of it.
         dealt: Runs that Table 7 shows instead of those of `results`.
-        more: What else the template shows: `ran`, `picture`, `reference`, `tests` and `outside`.
+        controls: Names of the plan's rows that each client trains alone, and of those of all scans in one place.
+        helping: Columns that say whether a row helps.
+        more: What else the template shows: `ran`, `picture`, `reference`, `tests`, `helps` and `outside`.
     """
     paper = published_oct()
     runs = results.runs.get(paper.proposed, ())
@@ -116,7 +128,7 @@ def oct_page(
     classes = runs[0].run.classes if runs else ()
     unlike = [name for name in classes if name.lower() not in paper.tables["table4"].rows]
     apart = [said for key, said in paper.tables["table4"].rows.items() if key not in {one.lower() for one in classes}]
-    shown = {"ran": [], "picture": [], "reference": "", "tests": {}, "outside": None, **more}
+    shown = {"ran": [], "picture": [], "reference": "", "tests": {}, "helps": {}, "outside": None, **more}
     return filled(
         "oct.md.j2",
         **shown,
@@ -130,18 +142,18 @@ def oct_page(
         sets=results.sets,
         pooled=[count(one) for one in dict.fromkeys((pooled[0], pooled[-1]))] if pooled else [],
         intervals=tables.has_intervals(results),
-        majority=tables.majority_share(results),
         dealt=dealt,
         end=_end(results),
         dealt_end=_end(results if dealt is None else dealt.results),
         lacking={which: _not_planned(which, one) for which, one in names.items()},
-        table3=tables.method_table(results),
+        table3=tables.method_table(results, helping),
         convergence=tables.convergence_table(results),
         table4=tables.class_table(results),
-        table5=tables.ablation_table(results, target),
-        table6=tables.communication_table(results),
+        took=tables.proposed_took(results),
+        table5=tables.ablation_table(results, target, controls),
+        table6=tables.communication_table(results, controls),
         recomputed=tables.recomputed_table(results),
-        table7=tables.sites_table(results if dealt is None else dealt.results),
+        table7=tables.sites_table(*((results, controls) if dealt is None else (dealt.results, dealt.controls))),
         table8=tables.set_tables(results),
         set_images=tables.set_images(results),
         table9=tables.encoder_table(results),
@@ -198,7 +210,7 @@ def _dealt(out: Path) -> Dealt | None:
         f"same images dealt to more and more sites; {several(len(seeds), 'seed')}; {splits}."
         + (f" Settings {ran}." if ran else "")
     )
-    return Dealt(read_oct_figures(out), tuple(benchmark.plan["rows"]), told)
+    return Dealt(read_oct_figures(out), tuple(benchmark.plan["rows"]), told, benchmark.controls)
 
 
 def _shorter(benchmark: Benchmark) -> list[str]:

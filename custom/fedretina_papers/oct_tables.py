@@ -18,6 +18,7 @@ TARGETS = (0.7, 0.8, 0.9)
 _BASE = "oct_centralised"
 _UNSEEN = "octid"
 """The set that the paper never trained on."""
+_Places = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
 def _ours(title: str, figure: str, places: int = 1, scale: float = 1) -> Column:
@@ -33,8 +34,13 @@ _UP = _ours("GB up", "up", 2, 1e-9)
 _BOTH = _ours("GB up and down", "both", 2, 1e-9)
 
 
-def method_table(results: OctResults) -> list[str]:
-    """Table 3: the methods over the pooled test images, and what a pooled figure hides: the worst site."""
+def method_table(results: OctResults, helping: Sequence[Column] = ()) -> list[str]:
+    """Table 3: the methods over the pooled test images, and what a pooled figure hides: the worst site.
+
+    Args:
+        results: What was run.
+        helping: Whether a row helps; see `engine.tested.helps`.
+    """
     paper, more = _paper("table3"), not_in_the_paper(results)
     rows = {**paper.rows, **{name: f"not in the paper: {results.runs[name][0].run.title}" for name in more}}
     columns = [
@@ -47,7 +53,14 @@ def method_table(results: OctResults) -> list[str]:
     ]
     if has_intervals(results):
         columns.append(Column("accuracy, 95 % over patients", told=lambda line: _over_patients(results, line.row)))
-    return render(results.records, ["row"], _lines(rows), [*columns, *taken(results.records), _encoder(results)])
+    columns += [*taken(results.records), *helping, _encoder(results)]
+    return render(results.records, ["row"], _lines(rows), columns)
+
+
+def proposed_took(results: OctResults) -> str:
+    """Passes and bytes of the proposed method, whose classes Table 4 shows."""
+    passes, sent = (one.cell(results.records, Line((), published_oct().proposed)) for one in taken(results.records))
+    return f"{passes} training passes; all sites sent {sent}"
 
 
 def majority_share(results: OctResults) -> list[str]:
@@ -90,14 +103,16 @@ def class_table(results: OctResults) -> list[str]:
     return table(head, rows)
 
 
-def ablation_table(results: OctResults, target: float) -> list[str]:
-    """Table 5: accuracy and costs without each part.
+def ablation_table(results: OctResults, target: float, controls: Sequence[str] = ()) -> list[str]:
+    """Table 5: accuracy and costs without each part, and of the controls.
 
     Args:
         results: What was run.
         target: Validation accuracy in [0, 1] at which a run counts as there.
+        controls: Rows that each client trains alone, and those of all scans in one place.
     """
     paper = _paper("table5")
+    rows = _with_controls(results, paper, controls)
 
     def reached(line: Line) -> str:
         runs = results.runs.get(line.row, ())
@@ -114,8 +129,9 @@ def ablation_table(results: OctResults, target: float) -> list[str]:
         *_beside(paper, _BOTH, "gigabytes"),
         *_beside(paper, Column(f"rounds to {_percent(target)} on validation", told=rounds), "rounds", 0),
         Column("runs that reached it", told=reached),
+        _passes(results),
     ]
-    return render(results.records, ["row"], _lines(paper.rows), [*columns, _encoder(results)])
+    return render(results.records, ["row"], _lines(rows), [*columns, _encoder(results)])
 
 
 def convergence_table(results: OctResults, targets: Sequence[float] = TARGETS) -> list[str]:
@@ -143,11 +159,11 @@ def convergence_table(results: OctResults, targets: Sequence[float] = TARGETS) -
             Column(f"rounds to {_percent(target)}", told=lambda line, target=target: rounds(line, target))  # type: ignore[misc]
         )
     lines = [Line((runs[0].run.title,), name) for name, runs in results.runs.items()]
-    return render(results.records, ["row"], lines, columns)
+    return render(results.records, ["row"], lines, [*columns, *taken(results.records)])
 
 
-def communication_table(results: OctResults) -> list[str]:
-    """Table 6: what moved."""
+def communication_table(results: OctResults, controls: Sequence[str] = ()) -> list[str]:
+    """Table 6: what moved, `controls` as in `ablation_table`."""
     paper = _paper("table6")
     columns = [
         *_beside(paper, _ours("MB up, a site and round", "upload", 2, 1e-6), "megabytes"),
@@ -156,8 +172,10 @@ def communication_table(results: OctResults) -> list[str]:
         _UP,
         _ours("GB down", "down", 2, 1e-9),
         *_beside(paper, _ACCURACY, "accuracy"),
+        _passes(results),
     ]
-    return render(results.records, ["row"], _lines(paper.rows), [*columns, _encoder(results)])
+    rows = _with_controls(results, paper, controls)
+    return render(results.records, ["row"], _lines(rows), [*columns, _encoder(results)])
 
 
 def recomputed_table(results: OctResults) -> list[str]:
@@ -169,16 +187,19 @@ def recomputed_table(results: OctResults) -> list[str]:
         totals = [number(one, 2) for one in recomputed(printed)]
         moved = replace(_BOTH, title="").cell(results.records, Line((), name))
         saved = f"{number(printed['reduction'], 1)} %"
-        rows.append([said, number(printed["gigabytes"], 1), *totals, moved, saved, _reduction(results, name)])
+        passes = _passes(results).cell(results.records, Line((), name))
+        rows.append([said, number(printed["gigabytes"], 1), *totals, moved, saved, _reduction(results, name), passes])
     head = ["row", "printed (GB)", "its own formula", "with controls", "up and down", "ours, measured"]
-    return table([*head, "reduction, printed", "reduction, ours"], rows)
+    return table([*head, "reduction, printed", "reduction, ours", "training passes"], rows)
 
 
-def sites_table(results: OctResults) -> list[str]:
-    """Table 7: the proposed method over more sites."""
+def sites_table(results: OctResults, controls: Sequence[str] = ()) -> list[str]:
+    """Table 7: the proposed method over more sites, `controls` as in `ablation_table`."""
     paper = _paper("table7")
 
     def total(line: Line) -> str:
+        if line.row not in paper.rows:
+            return NONE
         printed = paper.printed[paper.rows[line.row]]
         return number(printed["megabytes"] * printed["rounds"] / 1000, 2)
 
@@ -197,8 +218,9 @@ def sites_table(results: OctResults) -> list[str]:
         _ours("training images", "training_images", 0),
         Column("paper's GB, recomputed", told=total),
         Column("our sites", told=sites),
+        _passes(results),
     ]
-    return render(results.records, ["row"], _lines(paper.rows), columns)
+    return render(results.records, ["row"], _lines(_with_controls(results, paper, controls)), columns)
 
 
 def encoder_table(results: OctResults) -> list[str]:
@@ -214,6 +236,7 @@ def encoder_table(results: OctResults) -> list[str]:
         *_beside(paper, _ours("peak memory of a training step (GB)", "memory_bytes", 2, 1e-9), "memory"),
         *_beside(paper, _BOTH, "gigabytes"),
         _ours("rounds", "rounds", 0),
+        _passes(results),
     ]
     return render(results.records, ["row"], _lines(rows), [*columns, _encoder(results)])
 
@@ -229,19 +252,12 @@ def set_tables(results: OctResults) -> dict[str, list[str]]:
     runs = [one for name, many in results.runs.items() if name in paper.rows or name.startswith(asked) for one in many]
     shown = {origin for one in runs for origin in one.accuracy}
     origins = [*(one for one in _printed_sets(paper) if one in shown), *sorted(shown - set(_printed_sets(paper)))]
-    trained = _by_set(
-        results, origins, {name: {origin: (name, f"trained.{origin}") for origin in origins} for name in paper.rows}
-    )
-    left_out = _by_set(
-        results,
-        origins,
-        {name: {origin: _left_out(results, name, origin) for origin in origins} for name in paper.rows},
-    )
+    trained: _Places = {name: {origin: (name, f"trained.{origin}") for origin in origins} for name in paper.rows}
+    left_out: _Places = {name: {origin: _left_out(results, name, origin) for origin in origins} for name in paper.rows}
+    theirs = [one for one in _printed_sets(paper) if one != _UNSEEN]
     return {
-        "Trained on": _half(
-            trained, origins, [one for one in _printed_sets(paper) if one != _UNSEEN], "paper, with OCTID"
-        ),
-        "Left out of training": _half(left_out, origins, [_UNSEEN], ""),
+        "Trained on": _half(results, trained, origins, theirs, "paper, with OCTID"),
+        "Left out of training": _half(results, left_out, origins, [_UNSEEN], ""),
     }
 
 
@@ -257,16 +273,27 @@ def set_images(results: OctResults) -> list[str]:
     return [f"{origin} {count(max(sizes[origin]))}" for origin in order if sizes[origin]]
 
 
-def _half(records: Records, origins: Sequence[str], theirs: Sequence[str], average: str) -> list[str]:
+def _half(
+    results: OctResults, places: _Places, origins: Sequence[str], theirs: Sequence[str], average: str
+) -> list[str]:
     """One half of Table 8; the paper's own figures in words where no run has one.
 
     Args:
-        records: Accuracy by set and `average`, by row and seed.
+        results: What was run.
+        places: By row and set the run and figure that tell it.
         origins: The sets.
         theirs: Those of which the paper says the same.
         average: Heading of the paper's average; empty where it has none.
     """
     paper, best = _paper("table8"), published_oct().proposed
+    records = _by_set(results, origins, places)
+
+    def took(line: Line, column: Column) -> str:
+        """What the line's runs took, the same once; a gain took what its rows did."""
+        ran = [run for run in dict.fromkeys(run for run, _ in places[line.row].values()) if run in results.records]
+        told = dict.fromkeys(column.cell(results.records, Line((), run)) for run in ran)
+        return NONE if line.against or not told else " or ".join(told)
+
     if records.runs.dropna(how="all").empty:
         told = [
             f"{said} {listed([f'{number(paper.figure(name, one), 1)} at {_as_printed(one)}' for one in theirs])}"
@@ -296,13 +323,13 @@ def _half(records: Records, origins: Sequence[str], theirs: Sequence[str], avera
         title = average if origin == "average" else "paper" if origin in _printed_sets(paper) else ""
         if title:
             columns.append(Column(title, told=lambda line, origin=origin: printed(line, origin)))  # type: ignore[misc]
+    for column in taken(results.records):
+        columns.append(Column(column.title, told=lambda line, column=column: took(line, column)))  # type: ignore[misc]
     gain = Line((f"improvement: {paper.rows[best]} less {paper.rows[_BASE]}, points",), best, _BASE)
     return render(records, ["row"], [*_lines(paper.rows), gain], columns)
 
 
-def _by_set(
-    results: OctResults, origins: Sequence[str], places: Mapping[str, Mapping[str, tuple[str, str]]]
-) -> Records:
+def _by_set(results: OctResults, origins: Sequence[str], places: _Places) -> Records:
     """Accuracy by set of each row, and the plain mean of the sets in the seeds that have them all.
 
     Args:
@@ -358,6 +385,19 @@ def _lines(rows: Mapping[str, str]) -> list[Line]:
 def _beside(paper: PublishedTable, column: Column, key: str, places: int = 1) -> list[Column]:
     """A column of ours with the paper's behind it."""
     return [column, Column("paper", told=lambda line: number(paper.figure(line.row, key), places))]
+
+
+def _with_controls(results: OctResults, paper: PublishedTable, controls: Sequence[str]) -> dict[str, str]:
+    """A table's rows, and below them the controls that trained on as many sites as one of them."""
+    sites = {results.runs[name][0].sites for name in paper.rows if name in results.runs}
+    more = [one for one in controls if one in results.runs and one not in paper.rows]
+    shown = {name: results.runs[name][0] for name in more if results.runs[name][0].sites in sites}
+    return {**paper.rows, **{name: f"not in the paper: {one.run.title}" for name, one in shown.items()}}
+
+
+def _passes(results: OctResults) -> Column:
+    """Passes, for tables that have the bytes."""
+    return taken(results.records)[0]
 
 
 def _encoder(results: OctResults) -> Column:

@@ -136,7 +136,7 @@ def measure_run(
         plan: The plan.
         choice: The row.
         seed: The seed.
-        change: The candidate of its grid.
+        change: What was chosen of its grid.
         out: Folder of the benchmark, which gets the answers.
         folder: The run's folder, with `seconds.json`.
         trained: The sites that trained.

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedretina.report.text import count
 from fedretina_papers.engine.records import BY_SIZE, Records
-from fedretina_papers.engine.table import Column, Line, render
+from fedretina_papers.engine.table import Column, Line, render, taken
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several
 from fedretina_papers.stored import Benchmark, Record
 
@@ -54,7 +54,7 @@ def out_of_distribution(
             f"**{name}**: {several(first['outside'], 'image')}{told}{drawn}, none of which trained anything; inside "
             "are each site's own test images. Plain mean of the sites, over seeds."
         )
-        sets[words] = render(records, ["row"], lines, columns)
+        sets[words] = render(records, ["row"], lines, [*columns, *taken(records)])
     return {"title": sentence_case(" and ".join(sorted(kinds, reverse=True))), "sets": sets}
 
 

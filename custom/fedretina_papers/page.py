@@ -12,7 +12,7 @@ from fedretina_papers import charts, claims, tables
 from fedretina_papers.compared import STATISTICS
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import Records
-from fedretina_papers.engine.tested import disease_tests, mean_tests, site_tests
+from fedretina_papers.engine.tested import disease_tests, helps_table, mean_tests, site_tests
 from fedretina_papers.markdown import signed
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
 from fedretina_papers.pictures import Pictures
@@ -59,20 +59,20 @@ def write_benchmark_page(out: Path, page: Path, pictures: Path) -> None:
         disease=MEASURES[DISEASE].title,
         measures=MEASURES,
         ran=[*warnings(benchmark, found), *what_was_run(benchmark, found)],
-        table1=tables.paper_table(benchmark, records, "table1"),
+        table1=tables.paper_table(benchmark, records, "table1", found),
         ranking=_ranking_words(benchmark, records, list(paper.tables["table1"].rows)),
-        table2=tables.paper_table(benchmark, records, "table2"),
+        table2=tables.paper_table(benchmark, records, "table2", found),
         steps=tables.step_table(records),
         elsewhere1=tables.elsewhere(benchmark, "table1"),
         elsewhere2=tables.elsewhere(benchmark, "table2"),
         uncertainty=unsure and tables.uncertainty_table(benchmark, records, unsure),
         noise=_noise_words(benchmark),
-        tests=found and _tests(benchmark, found),
-        left_out=tables.left_out(benchmark, records),
+        tests=found and _tests(benchmark, records, found),
+        left_out=tables.left_out(benchmark, records, found),
         end=end_words(run for runs in benchmark.runs.values() for run in runs.values()),
         pictures={what: shown.show(what, chart) for what, chart in drawn.items()},
         rounds=[line for what, chart in rounds.items() for line in shown.show(what, chart)],
-        per_site={one.title: tables.per_site(benchmark, records, key) for key, one in MEASURES.items()},
+        per_site={one.title: tables.per_site(benchmark, records, key, found) for key, one in MEASURES.items()},
     )
 
 
@@ -80,16 +80,19 @@ def _statistics(out: Path) -> Record | None:
     return read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
 
 
-def _tests(benchmark: Benchmark, statistics: Record) -> dict[str, Any]:
+def _tests(benchmark: Benchmark, records: Records, statistics: Record) -> dict[str, Any]:
     """What the page shows of the comparisons."""
     if not statistics["comparisons"]:
         return {"any": False}
     drawn = [key for key, one in MEASURES.items() if one.drawn]
     return {
         "any": True,
-        "table4": tables.seed_tests(benchmark, statistics),
+        "table4": tables.seed_tests(benchmark, records, statistics),
         "as_printed": claims.paper_style_words(statistics),
         "questions": claims.three_questions(benchmark, statistics),
+        "helps": {
+            one.title: made for key, one in MEASURES.items() if (made := helps_table(benchmark, statistics, key))
+        },
         "main": mean_tests(benchmark, statistics),
         "verdicts": [claims.verdict_words(benchmark, statistics, key) for key in drawn],
         "disease": disease_tests(benchmark, statistics),

@@ -26,6 +26,7 @@ from fedretina_papers.choices import (
     require_one_place,
 )
 from fedretina_papers.kinds import DEFAULT, Compares, kind_of
+from fedretina_papers.tuning import Tuned
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _PRESETS = resources.files("fedretina_papers") / "plans"
@@ -53,7 +54,7 @@ class BenchmarkPlan(BaseModel):
             may be a mapping of settings by the name of a phase: they go to the rows that have it, and a phase that is
             given null is left out.
         splits: Which images train and which test.
-        grid: Settings that each row is tuned over, by validation AUC; empty for no tuning.
+        grid: Numbers that each row is tuned by, one after the other, by validation AUC; empty for no tuning.
         tuning_seed: Seed of the tuning runs.
         noise: Variances of the Gaussian noise on test images, for images in [0, 1].
         noise_images: At most so many test images a site are answered under noise, the same for all rows and variances.
@@ -82,7 +83,7 @@ class BenchmarkPlan(BaseModel):
     others: int = Field(default=0, ge=0)
     experiment: dict[str, Any] = {}
     splits: SplitSettings = SplitSettings()
-    grid: tuple[dict[str, Any], ...] = ()
+    grid: tuple[Tuned, ...] = ()
     tuning_seed: int = Field(default=1, ge=0)
     noise: tuple[float, ...] = ()
     noise_images: int = Field(default=1_000_000, ge=1)
@@ -157,10 +158,13 @@ class BenchmarkPlan(BaseModel):
         for name in plan.strangers:
             require_name(name, "out-of-distribution set")
         for choice in plan.rows:
-            for change in plan.candidates(choice):
-                experiment = plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
-                if choice.in_one_place:
-                    require_one_place(choice.name, experiment)
+            seed = plan.seeds_of(choice)[0]
+            experiment = plan.experiment_of(choice, seed, {})
+            if choice.in_one_place:
+                require_one_place(choice.name, experiment)
+            for number in plan.grid_of(choice):
+                for value in (*number.values, *number.farthest()):
+                    plan.experiment_of(choice, seed, number.settings(value))
         for one in plan.readings:
             choice = plan.choice(one.of)
             answers = plan.experiment_of(choice, plan.seeds_of(choice)[0], {}).evaluation
@@ -192,9 +196,9 @@ class BenchmarkPlan(BaseModel):
         """Names of the sites that a row trains on, in alphabetical order."""
         return tuple(sorted(choice.sites or self.sites))
 
-    def candidates(self, choice: RowChoice) -> tuple[dict[str, Any], ...]:
-        """What a row is tuned over; one candidate that changes nothing where it is not."""
-        return choice.grid or self.grid or ({},)
+    def grid_of(self, choice: RowChoice) -> tuple[Tuned, ...]:
+        """Numbers that a row is tuned by."""
+        return self.grid if choice.grid is None else choice.grid
 
     def experiment_of(self, choice: RowChoice, seed: int, change: Mapping[str, Any]) -> Experiment:
         """The settings of one run.
@@ -202,7 +206,7 @@ class BenchmarkPlan(BaseModel):
         Args:
             choice: The row.
             seed: The seed.
-            change: The candidate of its grid.
+            change: What was chosen of its grid.
         """
         own = merged(choice.settings, choice.by_seed.get(seed, {}))
         joined = merged(merged(self.experiment, own), change)

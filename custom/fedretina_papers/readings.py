@@ -1,4 +1,4 @@
-"""Other readings of stored answers as rows of their own: the final head alone, temperatures, deep ensembles."""
+"""Other readings of stored answers as rows of their own: one head, temperatures, deep ensembles, the majority."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fedretina_papers.asked import Asked, Outside, Read, keep, read_asked
 from fedretina_papers.choices import ReadingChoice
 from fedretina_papers.measure import measured
 from fedretina_papers.plan import BenchmarkPlan
+from fedretina_papers.statistics.majority_baseline import shares_of
 from fedretina_papers.stored import answers_path
 
 _TITLES = {
@@ -25,6 +26,7 @@ _TITLES = {
     "deep_ensemble": "{} + deep ensemble of {}",
     "disagreement": "{}, u by disagreement",
     "dempster": "{}, fused by Dempster's rule",
+    "majority": "Majority: how common each grade is",
 }
 _FINAL = Read("softmax", "logits_softmax", 1.0)
 _READS = {
@@ -33,6 +35,7 @@ _READS = {
     "deep_ensemble": Read("softmax_mean", "answer", 1.0),
     "disagreement": Read("softmax_disagreement", "answer", 1.0),
     "dempster": Read("evidence_dempster", "answer", 1.0),
+    "majority": _FINAL,
 }
 
 
@@ -89,6 +92,9 @@ def reread(runs: Sequence[Asked], reading: str) -> Reread:
     first = runs[0]
     if reading in ("deep_ensemble", "disagreement", "dempster"):
         return Reread(_joined(runs), _READS[reading], None)
+    if reading == "majority":
+        odds = torch.from_numpy(shares_of(first.val_labels, first.logits.shape[-1])).log().float()
+        return Reread(_mapped(first, lambda logits: odds.expand(logits.shape[0], 1, -1)), _FINAL, None)
     alone = _mapped(first, lambda logits: logits[:, -1:])
     if reading == "softmax":
         return Reread(alone, _FINAL, None)
@@ -128,6 +134,9 @@ def _derived(out: Path, one: ReadingChoice, seed: int, runs: Sequence[int]) -> b
 def _run(records: Sequence[Mapping[str, Any]], one: ReadingChoice, seed: int) -> dict[str, Any]:
     """A record as of a run; what its members took is added up, what belongs to their training alone is left empty."""
     first = records[0]
+    if one.reading == "majority":  # what its row took is not taken for it
+        nothing = {"seconds": 0.0, "passes": 0.0, "bytes_up": 0, "bytes_down": 0}
+        records = [{**first, **nothing, "moved": {phase: {"up": 0, "down": 0} for phase in first["moved"]}}]
     moved = {
         phase: {way: sum(record["moved"][phase][way] for record in records) for way in ("up", "down")}
         for phase in first["moved"]

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedretina.child import pool
-from fedretina.errors import FedretinaError, SettingsError
+from fedretina.errors import DivergedError, FedretinaError, SettingsError
 from fedretina.evaluation.model_selection import candidates, chosen_step
 from fedretina.locks import folder_lock
 from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.storage import read_json, write_json
+from fedretina_papers.choices import role_of
 from fedretina_papers.fedee_costs import measure_side_by_side
 from fedretina_papers.fine_tuned import begins_with
 from fedretina_papers.measured_costs import measure_costs
 from fedretina_papers.one_run import sites_of, store, train
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.readings import derive_readings
+from fedretina_papers.tuning import Search
 
 FIXED = "fixed.json"
 _BESIDE = {
@@ -48,11 +52,11 @@ class Told(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A run in a worker: row by number, seed, and its candidate by number."""
+    """A run in a worker: row by number, seed, and what was chosen, or is tried, of the row's grid."""
 
     row: int
     seed: int
-    candidate: int
+    change: Mapping[str, Any]
 
 
 def run_benchmark(
@@ -154,28 +158,24 @@ def begun(out: Path) -> bool:
 
 def _tune(
     plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Told], None], missing: dict[str, str]
-) -> dict[str, int]:
-    """Number of the candidate that each row runs with."""
+) -> dict[str, dict[str, Any]]:
+    """What each row runs with; a row of which no run came to its end is left out."""
     after = {choice.name: start.name for choice in plan.rows if (start := begins_with(plan, choice)) is not None}
-    works = [
-        Work(number, plan.tuning_seed, candidate)
-        for number, choice in enumerate(plan.rows)
-        for candidate in range(len(plan.candidates(choice)))
-        if len(plan.candidates(choice)) > 1 and choice.name not in after
-    ]
-    waiting = [work for work in works if not _tuning(plan, out, work).exists()]
-    for told in each_run(plan, out, waiting, jobs, len(works), _tried, missing):
-        tell(told)
-    chosen: dict[str, int] = {}
-    tuning: dict[str, Any] = {}
-    for number, choice in enumerate(plan.rows):
-        grid = plan.candidates(choice)
-        tried = [_tuning(plan, out, Work(number, plan.tuning_seed, at)) for at in range(len(grid))]
-        if len(grid) == 1 or any(path.exists() for path in tried):
-            aucs = [read_json(path)["validation_auc"] if path.exists() else None for path in tried]
-            chosen[choice.name] = best_candidate(aucs)
-            tuning[choice.name] = {"grid": list(grid), "validation": aucs, "chosen": grid[chosen[choice.name]]}
-    # A row that fine-tunes what another ends with has the other's candidate.
+    searches = {row: Search(plan.grid_of(choice)) for row, choice in enumerate(plan.rows) if choice.name not in after}
+    while asked := {row: asks for row, search in searches.items() if (asks := search.asks)}:
+        works = [Work(row, plan.tuning_seed, change) for row, asks in asked.items() for change in asks]
+        waiting = [work for work in works if not _tuning(plan, out, work).exists()]
+        for told in each_run(plan, out, waiting, jobs, len(works), _tried, missing):
+            tell(told)
+        for row, asks in asked.items():
+            files = [_tuning(plan, out, Work(row, plan.tuning_seed, change)) for change in asks]
+            if any(file.exists() for file in files) or searches[row].tried:
+                searches[row].learn([read_json(file)["validation_auc"] if file.exists() else None for file in files])
+            else:
+                del searches[row]  # `missing` says why
+    chosen = {plan.rows[row].name: search.change for row, search in searches.items()}
+    tuning = {plan.rows[row].name: search.record for row, search in searches.items() if search.tried}
+    # A row that fine-tunes what another ends with has what was chosen for the other.
     chosen |= {name: chosen[other] for name, other in after.items() if other in chosen}
     write_json(out / "plan.json", plan_record(plan, tuning))
     return chosen
@@ -198,12 +198,6 @@ def validation_auc(results: Mapping[str, Any], choice: ChoiceSettings) -> float 
     return fmean(means) if means else None
 
 
-def best_candidate(aucs: Sequence[float | None]) -> int:
-    """Number of the best candidate: the first of equals, and the first where none could be measured."""
-    known = [(-1.0 if auc is None else auc) for auc in aucs]
-    return max(range(len(known)), key=lambda at: (known[at], -at))
-
-
 def plan_record(plan: BenchmarkPlan, tuning: Mapping[str, Any]) -> dict[str, Any]:
     """What a benchmark's folder says of its plan, and of how each row was tuned."""
     told_plan = plan.model_dump(mode="json", exclude={"sites", "rows", "spare_sites", "strangers"})
@@ -216,7 +210,11 @@ def plan_record(plan: BenchmarkPlan, tuning: Mapping[str, Any]) -> dict[str, Any
     # Rows with seeds of their own, so that no page asks them for the plan's.
     of_rows = {choice.name: list(choice.seeds) for choice in plan.rows if choice.seeds}
     of_readings = {one.name: list(one.trials(plan.seeds_of(plan.choice(one.of)))) for one in plan.readings}
-    return {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}}
+    roles: dict[str, str] = {
+        choice.name: role_of(choice, plan.experiment_of(choice, plan.seeds_of(choice)[0], {})) for choice in plan.rows
+    }
+    roles |= {one.name: "alone" if one.reading == "majority" else roles[one.of] for one in plan.readings}
+    return {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}, "roles": roles}
 
 
 def each_run(
@@ -270,22 +268,25 @@ def _outcomes(do: Callable[[Work], str], works: Sequence[Work], jobs: int) -> It
 
 
 def _tried(settings: dict[str, Any], out: Path, work: Work) -> str:
-    """Train one candidate of a grid; runs in a process of its own."""
+    """Train with one value of a grid; runs in a process of its own."""
     plan = BenchmarkPlan.model_validate(settings)
     choice = plan.rows[work.row]
-    change = plan.candidates(choice)[work.candidate]
-    folder = train(plan, choice, work.seed, change, out)
-    experiment = plan.experiment_of(choice, work.seed, change)
-    auc = validation_auc(read_json(folder / "server" / "results.json"), experiment.ends_with)
-    write_json(_tuning(plan, out, work), {"change": change, "validation_auc": auc})
-    return f"tried {change}, validation AUC {'undefined' if auc is None else f'{auc:.3f}'}"
+    experiment = plan.experiment_of(choice, work.seed, work.change)
+    try:
+        folder = train(plan, choice, work.seed, work.change, out)
+        auc = validation_auc(read_json(folder / "server" / "results.json"), experiment.ends_with)
+        said = f"validation AUC {'undefined' if auc is None else f'{auc:.3f}'}"
+    except DivergedError:  # such as by a rate at which a grid ends: worth less than any other, and no fault
+        auc, said = None, "diverged"
+    write_json(_tuning(plan, out, work), {"change": work.change, "validation_auc": auc})
+    return f"tried {work.change}, {said}"
 
 
 def _stored(settings: dict[str, Any], out: Path, work: Work) -> str:
     """Run and measure one row with one seed; runs in a process of its own."""
     plan = BenchmarkPlan.model_validate(settings)
     choice = plan.rows[work.row]
-    record = store(plan, choice, work.seed, plan.candidates(choice)[work.candidate], out)
+    record = store(plan, choice, work.seed, work.change, out)
     aucs = [site["test"]["auc"] for site in record["sites"].values() if site["test"]["auc"] is not None]
     mean = f"{sum(aucs) / len(aucs):.3f}" if aucs else "undefined"
     return f"macro AUC {mean}, {record['seconds']} s"
@@ -296,4 +297,5 @@ def _result(plan: BenchmarkPlan, out: Path, work: Work) -> Path:
 
 
 def _tuning(plan: BenchmarkPlan, out: Path, work: Work) -> Path:
-    return out / "tuning" / plan.rows[work.row].name / f"candidate-{work.candidate}.json"
+    digest = sha256(json.dumps(work.change, sort_keys=True).encode()).hexdigest()[:10]
+    return out / "tuning" / plan.rows[work.row].name / f"{digest}.json"

@@ -83,6 +83,30 @@ class Benchmark(NamedTuple):
         return tuple(name for name in self.runs if name != self.reference and self.paired_seeds(name))
 
     @property
+    def controls(self) -> tuple[str, ...]:
+        """Rows of the plan that each site trains alone, and those of all images in one place; run or not."""
+        return (*self.alone, *self._of_role("pooled"))
+
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """Rows of the plan that a site has by itself: what a federated row has to beat; run or not."""
+        return self._of_role("alone")
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        """Federated rows that were run."""
+        return tuple(name for name in self._of_role("federated") if name in self.runs)
+
+    def _of_role(self, role: str) -> tuple[str, ...]:
+        roles = self.plan.get("roles") or {}  # the plan of an older version names none
+        return tuple(name for name in self.plan["rows"] if roles.get(name) == role)
+
+    def trained_on(self, name: str) -> frozenset[str]:
+        """Sites that took part in a row's training; none where it was not run."""
+        runs = self.runs.get(name, {}).values()
+        return frozenset(site for run in runs for site, one in run["sites"].items() if one.get("trained", True))
+
+    @property
     def resplit(self) -> bool:
         """Whether every seed splits the patients anew."""
         return bool(self.plan["splits"] == "repeated")
@@ -101,9 +125,9 @@ class Benchmark(NamedTuple):
         compared = statistics["comparisons"]
         return [(name, compared[name]) for name in self.plan["rows"] if name in compared]
 
-    def paired_seeds(self, name: str) -> tuple[int, ...]:
-        """Seeds that both a row and the reference have."""
-        return tuple(sorted(set(self.runs.get(name, {})) & set(self.runs.get(self.reference, {}))))
+    def paired_seeds(self, name: str, other: str = "") -> tuple[int, ...]:
+        """Seeds that both a row and another have, the reference by default."""
+        return tuple(sorted(set(self.runs.get(name, {})) & set(self.runs.get(other or self.reference, {}))))
 
     def figure(self, name: str, seed: int, site: str, key: str) -> float | None:
         """A test figure of one run at one site; None where it is undefined or the site took no part."""

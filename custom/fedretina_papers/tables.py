@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from fedretina.report.text import NONE, number, size
+from fedretina.report.text import NONE, number
 from fedretina_papers.engine.records import Records
-from fedretina_papers.engine.table import Column, Line, by_site, mean_count, render, taken
-from fedretina_papers.engine.tested import tested
+from fedretina_papers.engine.table import Column, Line, by_site, bytes_told, mean_count, of_both, render, taken
+from fedretina_papers.engine.tested import helps, tested
 from fedretina_papers.markdown import NOT_RUN, chance, signed, table
 from fedretina_papers.measures import MAIN, MEASURES
 from fedretina_papers.published import AVERAGE, published
@@ -18,26 +18,27 @@ _AUC = Column("", f"test.{MAIN}")
 _MEAN = "mean of the sites"
 
 
-def paper_table(benchmark: Benchmark, records: Records, which: str) -> list[str]:
-    """Table 1 or 2: macro AUC of each row, per site and over their mean, and what it took.
+def paper_table(benchmark: Benchmark, records: Records, which: str, statistics: Record | None = None) -> list[str]:
+    """Table 1 or 2: macro AUC of each row, per site and over their mean, what it took, and whether it helps.
 
-    Table 1 has the rows that the paper has not, the controls among them, below the paper's.
+    Below the paper's rows stand those that it has not: all of them in Table 1, the controls in Table 2.
 
     Args:
         benchmark: What was run.
         records: Its records.
         which: "table1" or "table2".
+        statistics: Its statistics; None where they are not computed.
     """
     # Table 1 compares methods and names them; Table 2 takes one apart, and its parts have names in print.
     titles = {
         name: benchmark.title(name) if which == "table1" and name in records else printed
         for name, printed in published().tables[which].rows.items()
     }
-    if which == "table1":
-        known = {name for table in ("table1", "table2") for name in published().tables[table].rows}
-        others = [name for name in benchmark.plan["rows"] if name not in known]
-        titles |= {name: f"not in the paper: {benchmark.title(name)}" for name in others}
-    return render(records, ["row"], _lines(titles), [*_beside(by_site(records, _AUC), which), *taken(records)])
+    known = {name for table in ("table1", "table2") for name in published().tables[table].rows}
+    others = benchmark.plan["rows"] if which == "table1" else benchmark.controls
+    titles |= {name: f"not in the paper: {benchmark.title(name)}" for name in others if name not in known}
+    columns = [*_beside(by_site(records, _AUC), which), *taken(records), *helps(statistics, MAIN)]
+    return render(records, ["row"], _lines(titles), columns)
 
 
 def elsewhere(benchmark: Benchmark, which: str) -> list[str]:
@@ -59,10 +60,11 @@ def step_table(records: Records) -> list[str]:
 
     lines = [Line((step,), with_it, without) for step, (without, with_it) in second.steps.items()]
     adds = Column("adds here, over seeds", f"test.{MAIN}", show=_gain, difference=True)
-    return render(records, ["part"], lines, [adds, Column("adds in the paper", told=printed)])
+    columns = [adds, Column("adds in the paper", told=printed), *of_both(records, taken(records))]
+    return render(records, ["part"], lines, columns)
 
 
-def seed_tests(benchmark: Benchmark, statistics: Record) -> list[str]:
+def seed_tests(benchmark: Benchmark, records: Records, statistics: Record) -> list[str]:
     """Table 4 as the paper has it: p of the paired test over seeds, macro AUC, the paper's p beside."""
     printed = published().tables["table4"].rows
     ours = [name for name in benchmark.rivals if name not in printed]
@@ -73,25 +75,27 @@ def seed_tests(benchmark: Benchmark, statistics: Record) -> list[str]:
     p = ("measures", MAIN, "seeds", "p")
     columns = [tested(statistics, site, ("sites", site, *p), chance) for site in benchmark.sites]
     columns.append(tested(statistics, _MEAN, ("mean", *p), chance))
-    return render(Records({}), ["row"], _lines(titles), _beside(columns, "table4", 3))
+    return render(Records({}), ["row"], _lines(titles), [*_beside(columns, "table4", 3), *taken(records)])
 
 
-def left_out(benchmark: Benchmark, records: Records) -> list[str]:
+def left_out(benchmark: Benchmark, records: Records, statistics: Record | None = None) -> list[str]:
     """What the paper does not tell: other figures over the mean of the sites, the worst site, bytes, seconds."""
     columns = [
         *(Column(one.title, f"test.{key}") for key, one in MEASURES.items() if key != MAIN),
         Column("AUC of raw logits", "test.auc_logits"),
         Column("worst site's macro AUC", f"test.{MAIN}", "lowest"),
-        Column("sent up", "bytes_up", show=_size),
-        Column("sent down", "bytes_down", show=_size),
+        *taken(records),
+        Column("received by all sites", "bytes_down", show=bytes_told),
         Column("seconds", "seconds", show=mean_count),
+        *helps(statistics, *(key for key in MEASURES if key != MAIN)),
     ]
     return render(records, ["row"], _lines(_titles(benchmark)), columns)
 
 
-def per_site(benchmark: Benchmark, records: Records, key: str) -> list[str]:
+def per_site(benchmark: Benchmark, records: Records, key: str, statistics: Record | None = None) -> list[str]:
     """One figure at each site and over their mean, a row a method."""
-    return render(records, ["row"], _lines(_titles(benchmark)), by_site(records, Column("", f"test.{key}")))
+    columns = [*by_site(records, Column("", f"test.{key}")), *taken(records), *helps(statistics, key)]
+    return render(records, ["row"], _lines(_titles(benchmark)), columns)
 
 
 def uncertainty_table(benchmark: Benchmark, records: Records, statistics: Record) -> list[str]:
@@ -134,7 +138,3 @@ def _gain(values: Sequence[float], places: int) -> str:
     if not values:
         return NOT_RUN
     return f"{signed(fmean(values), places)} ({signed(min(values), places)} to {signed(max(values), places)})"
-
-
-def _size(values: Sequence[float], _places: int) -> str:
-    return size(fmean(values) if values else None)

@@ -7,10 +7,11 @@ from typing import Any
 
 import yaml
 
-from fedretina.report.text import count, number
+from fedretina.report.text import count
 from fedretina_papers.engine.table import listing
 from fedretina_papers.markdown import listed, several
 from fedretina_papers.stored import Benchmark, Record
+from fedretina_papers.tuning import tuned_words
 
 OWN_CRITERIA = (
     "Sites grade by their own criteria, so their images are never pooled: a mean over sites is the plain mean of their "
@@ -117,9 +118,14 @@ def _site_words(benchmark: Benchmark, site: str, statistics: Record | None) -> s
     return f"{words}{drawn})"
 
 
-def _choice_words(benchmark: Benchmark) -> str:
+def last_round(benchmark: Benchmark) -> bool:
+    """Whether the plan takes the last round, and not the one that is best on validation."""
     chosen = (benchmark.plan.get("settings") or {}).get("choice") or {}
-    return "Figures are of the last round" if chosen.get("model") == "last" else "The round is chosen on validation"
+    return bool(chosen.get("model") == "last")
+
+
+def _choice_words(benchmark: Benchmark) -> str:
+    return "Figures are of the last round" if last_round(benchmark) else "The round is chosen on validation"
 
 
 def _setting_words(runs: Sequence[Record]) -> str:
@@ -166,21 +172,21 @@ def _planned(benchmark: Benchmark) -> list[str]:
 
 def _tuning(benchmark: Benchmark) -> list[str]:
     tuning: dict[str, Any] = benchmark.plan.get("tuning") or {}
-    rows = [name for name in benchmark.plan["rows"] if name in tuning and len(tuning[name]["grid"]) > 1]
-    columns: dict[str, Callable[[str], str]] = {
-        "row": benchmark.title,
-        "tried": lambda row: "; ".join(_plain(point) for point in tuning[row]["grid"]),
-        "validation AUC": lambda row: "; ".join(number(value, 3) for value in tuning[row]["validation"]),
-        "chosen": lambda row: _plain(tuning[row]["chosen"]),
+    tuned = {benchmark.title(name): tuning[name]["tried"] for name in benchmark.plan["rows"] if name in tuning}
+    if not tuned:
+        return []
+    columns: dict[str, Callable[[tuple[str, Any]], str]] = {
+        "row": lambda one: one[0],
+        "chosen, and what was tried": lambda one: "; ".join(map(tuned_words, one[1])),
     }
-    return ["Tuned on validation, for one seed:", "", *listing(rows, columns)] if rows else []
-
-
-def _plain(point: Any, path: str = "") -> str:
-    """Nested settings as "training.learning_rate 0.01"."""
-    if isinstance(point, Mapping):
-        return ", ".join(_plain(value, f"{path}.{key}" if path else str(key)) for key, value in point.items()) or "none"
-    return f"{path} {point}".strip()
+    at_end = [f"{row} (`{one['setting']}`)" for row, tried in tuned.items() for one in tried if one["edge"]]
+    return [
+        "Tuned on validation (macro AUC), for one seed, one number after the other; a grid whose best value stood at "
+        "its end grew:",
+        "",
+        *listing(tuned.items(), columns),
+        *([f"> **The best is still the end of what was tried**: {listed(at_end)}.", ""] if at_end else []),
+    ]
 
 
 def _unique(values: Any) -> list[str]:

@@ -90,6 +90,7 @@ def _write_run(out, name, seed, quality, untrained, outside):
             "seed": seed,
             "loop_only": False,
             "seconds": 12.0,
+            "passes": 4.0,
             "bytes_up": 400,
             "bytes_down": 600,
             "moved": {**({"pretrain": {"up": 100, "down": 100}} if two else {}), "train": {"up": 300, "down": 500}},

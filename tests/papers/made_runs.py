@@ -22,6 +22,7 @@ from fedretina.storage import write_json
 from fedretina_papers.stored import referral
 
 TITLES = {"feduaa": "FedUAA", "feduaa_tuned": "FedUAA", "fedbn": "FedBN, personal head", "singleset": "SingleSet"}
+ROLES = {"singleset": "alone", "singleset_longer": "alone", "probe": "alone", "one_place": "pooled"}
 QUALITY = {"feduaa": 1.6, "fedbn": 1.55, "singleset": 0.7}
 STEPS = tuple(f"train-{number:04}" for number in range(4))
 
@@ -66,8 +67,12 @@ def write_benchmark(
             "sites": list(sites),
             "reference": "feduaa",
             "splits": splits,
+            "roles": {name: ROLES.get(name, "federated") for name in rows},
             "tuning": {
-                "feduaa": {"grid": [{"tau": 0.05}, {"tau": 0.5}], "validation": [0.61, 0.64], "chosen": {"tau": 0.5}}
+                "feduaa": {
+                    "chosen": {"tau": 0.5},
+                    "tried": [{"setting": "tau", "tried": {"0.05": 0.61, "0.5": 0.64}, "chosen": 0.5, "edge": True}],
+                }
             },
             "settings": {"rounds": 4, "images": 200},
         },

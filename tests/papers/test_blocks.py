@@ -148,7 +148,7 @@ def test_a_value_with_which_training_diverged_is_not_chosen(tmp_path, monkeypatc
     chosen = BlockRuns(plan, tmp_path / "out").tuned("two", plan.row("singleset"))
     assert chosen["training"]["learning_rate"] < 4e-3
     tried = json.loads((tmp_path / "out" / "tuning" / "two" / "singleset.json").read_text())["tried"][0]["tried"]
-    assert tried["0.004"] == -1
+    assert tried["0.004"] is None
 
 
 def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_path):

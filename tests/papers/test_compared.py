@@ -212,3 +212,20 @@ def test_answers_that_do_not_belong_together_are_refused(tmp_path):
 def test_the_record_is_plain_json(made):
     assert json.loads((made / "statistics.json").read_text())["draws"] == 300
     assert read_benchmark(made).rivals == ("singleset", "fedbn", "feduaa_tuned")
+
+
+def test_a_row_helps_only_where_it_beats_every_row_alone(tmp_path):
+    rows, alike = ("singleset", "singleset_longer", "fedbn", "feduaa"), {"singleset_longer": 1.5}
+    quality = {"singleset": 0.7, "fedbn": 0.8, "feduaa": 1.6}
+    write_benchmark(tmp_path, rows, run=("singleset", "fedbn", "feduaa"), quality=quality)
+    waiting = statistics(tmp_path, draws=100)["beaten_least"]["auc"]
+    assert waiting["feduaa"]["holm"] is None  # a row alone has not run, so that nobody knows
+    write_benchmark(tmp_path, rows, quality=quality)  # the longer one is at 1.0
+    found = statistics(tmp_path, draws=300)["beaten_least"]
+    one = found["auc"]["feduaa"]
+    assert (one["control"], one["holm"] < 0.05, one["low"] > 0) == ("singleset_longer", True, True)
+    assert found["brier"]["feduaa"]["mean"] > 0  # less is better, so that more than 0 is for the row
+    assert (found["auc"]["fedbn"]["control"], found["auc"]["fedbn"]["holm"]) == ("singleset_longer", 1)
+    write_benchmark(tmp_path, rows, quality=quality | alike)
+    close = statistics(tmp_path, draws=300)["beaten_least"]["auc"]["feduaa"]
+    assert close["holm"] > 0.05

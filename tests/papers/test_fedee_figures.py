@@ -120,7 +120,7 @@ def test_means_over_sites_and_seeds():
     assert made_results("balanced_accuracy").mean("fedee", "accuracy") == 0.5
     assert results.mean("fedprox", "accuracy") is None
     assert site_table(results, "accuracy")[2].split(" | ")[1:] == [
-        "0.700 ± 0.100", "0.400 ± 0.000", "0.670 ± 0.090", "0.550 ± 0.050", "0.400 ± 0.000 (b) |",
+        "0.700 ± 0.100", "0.400 ± 0.000", "0.670 ± 0.090", "0.550 ± 0.050", "0.400 ± 0.000 (b)", "–", "– |",
     ]  # fmt: skip
     assert undefined_table(results)[2].startswith("| FedEE, FedAvg | 0.660 ± 0.040 | 1 | 4 |")
 
@@ -165,7 +165,8 @@ def test_beside_an_answer_without_looking():
     same, ours = constant_table(results)[2:4]
     assert same.startswith("| the same answer to all | 0.500 | 0.250 | 0.600 | 1.000 |")
     assert ours.startswith("| FedEE, FedAvg | 0.725 | 0.250 |")
-    assert ours.endswith("| 1 of 2 |")
+    assert ours.endswith("| 1 of 2 | – | – |")
+    assert same.endswith("| 0 | 0 bytes |")
 
 
 def test_members_are_means_by_size():
@@ -173,7 +174,7 @@ def test_members_are_means_by_size():
         return {"images": images, "members": [{"accuracy": one, "strangers": {}} for one in accuracies]}
 
     made = member_tables(tabled(a=site(30, 0.2, 0.6), b=site(10, 0.6, 0.6)))
-    assert made["accuracy"][2] == "| FedEE, FedAvg | 0.300 | 0.600 |"
+    assert made["accuracy"][2] == "| FedEE, FedAvg | 0.300 | 0.600 | – | – |"
     assert member_tables(tabled(a={"images": 3})) == {}
 
 

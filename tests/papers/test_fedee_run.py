@@ -27,6 +27,7 @@ SMALL = {
         {"name": "deep_fedavg", "of": "fedavg", "reading": "deep_ensemble", "members": 2},
         {"name": "fedavg_temperature", "of": "fedavg", "reading": "temperature"},
         {"name": "fedee_final_head", "of": "fedee", "reading": "softmax"},
+        {"name": "majority", "of": "fedavg", "reading": "majority"},
     ],
     "seeds": [1, 2],
     "sites": {"site-1": None, "site-2": None},
@@ -73,7 +74,7 @@ def out(little_encoders, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fedee")
     told = []
     assert run_benchmark(BenchmarkPlan.read(SMALL), folder, 1, told.append) == {}
-    assert sum("read from" in one.words for one in told) == 5
+    assert sum("read from" in one.words for one in told) == 7
     again = []
     assert run_benchmark(BenchmarkPlan.read(SMALL), folder, 1, again.append) == {}
     assert again == []  # nothing trains and nothing is read twice
@@ -123,6 +124,10 @@ def test_a_reading_of_stored_runs_is_what_one_gets_by_hand(out):
         runs[0]["val_labels"]
     )
     assert set(told["sites"]["site-1"]["others"]) == {"site-2"}
+    majority = record(out, "majority", 1)
+    assert (majority["passes"], majority["bytes_up"], majority["bytes_down"], majority["seconds"]) == (0, 0, 0, 0)
+    constant = json.loads((out / "fedee.json").read_text())["runs"]["majority"]["1"]["sites"]["site-1"]
+    assert constant["accuracy"] == constant["constant"]["accuracy"]
 
 
 @pytest.mark.slow
@@ -148,6 +153,19 @@ def test_the_page_comes_from_what_is_stored_alone(out, tmp_path):
     assert "holds here: the median ratio is 1.020" in text
     assert "65 W are assumed" in text
     assert str(out) not in text
+    heads = [line for line in text.splitlines() if line.startswith(("| row |", "| strategy |"))]
+    assert len(heads) > 10
+    assert [one for one in heads if "training passes" not in one or "sent by all sites" not in one] == []
+    assert "| not in the paper | Majority: how common each grade is | 2 |" in text
+    assert "- The round is chosen on validation images, where in the authors' code the last one counts" in text
+    plan = json.loads((bare / "plan.json").read_text())
+    plan["settings"]["choice"] = {"model": "last"}
+    write_json(bare / "plan.json", plan)
+    write_fedee_page(bare, second, second.parent / "pictures")
+    assert (
+        "- The last round counts, as in the authors' code; validation and test images are two sets"
+        in second.read_text()
+    )
     (bare / "results" / "fedee" / "seed-1.json").write_text(
         (bare / "results" / "fedee" / "seed-2.json").read_text().replace('"seed": 2', '"seed": 1')
     )
@@ -210,6 +228,6 @@ def test_the_plans_that_come_with_the_package(name):
     assert plan.splits.kind == "once"
     own = {one.of for one in plan.readings}
     by_itself = {name: plan.experiment_of(plan.choice(name), 1, {}).exchange.personal == "everything" for name in own}
-    for kind, members in {(one.reading, one.members) for one in plan.readings}:
+    for kind, members in {(one.reading, one.members) for one in plan.readings if one.reading != "majority"}:
         read = [by_itself[one.of] for one in plan.readings if (one.reading, one.members) == (kind, members)]
         assert set(read) == {True, False}  # a reading of rows together has its control, a site alone

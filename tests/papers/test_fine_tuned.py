@@ -45,7 +45,7 @@ def test_only_a_row_with_the_same_run_is_begun_with():
     assert begun(rows=[TUNED, {"name": "fedee_fedap", "sites": ["site-1"]}]) is None
     other_rate = {"name": "other", "row": "fedee_fedap", "settings": {"training": {"learning_rate": 0.001}}}
     assert begun(rows=[TUNED, other_rate]) is None
-    grid = [{"training": {"learning_rate": rate}} for rate in (0.01, 0.001)]
+    grid = [{"setting": "training.learning_rate", "values": [0.001, 0.003, 0.01]}]
     assert begun(grid=grid) == "fedee_fedap"
     assert begun(rows=[{**TUNED, "grid": grid}, "fedee_fedap"]) is None  # a grid of its own
     assert begun(rows=[{**TUNED, "row": "mdt"}, "mdt"]) is None  # its calibrator is fitted after the fine-tuning
@@ -55,7 +55,7 @@ def test_only_a_row_with_the_same_run_is_begun_with():
 
 @pytest.mark.slow
 def test_a_row_that_fine_tunes_has_the_candidate_of_the_row_that_it_begins_with(little_encoder, tmp_path):
-    grid = [{"training": {"learning_rate": rate}} for rate in (1e-6, 0.01)]
+    grid = [{"setting": "training.learning_rate", "values": [1e-6, 1e-4, 0.01], "grows": 0}]
     assert run_benchmark(BenchmarkPlan.read({**SMALL, "grid": grid}), tmp_path, 1, lambda told: None) == {}
     assert {file.parent.name for file in (tmp_path / "tuning").rglob("*.json")} == {"fedee_fedap"}
     found = [json.loads((tmp_path / "results" / name / "seed-1.json").read_text()) for name in ("fedee_fedap", "tuned")]

@@ -37,12 +37,13 @@ def test_sets_trained_on_and_left_out(runs):
     found = OctResults.of([*runs, without], ORDER)
     first, second = halves(found)
     head, trained = cells(first, BEST)
+    took = ["training passes", "sent by all sites"]
     sets = ["row", "kermany", "paper", "duke", "paper", "octid", "paper"]
-    assert head == [*sets, "average", "paper, with OCTID"]
+    assert head == [*sets, "average", "paper, with OCTID", *took]
     assert (trained[2], trained[4], trained[5], trained[6], trained[8]) == ("97.2", "96.1", "–", "–", "94.9")
     assert cells(first, "SimCLR + FedAvg")[1][1] == "not run"
     head, left = cells(second, BEST)
-    assert head == [*sets, "average"]
+    assert head == [*sets, "average", *took]
     assert left[1:3] == ["not run", "–"]
     assert left[3] == f"{100 * found.runs['oct_moco_scaffold_without_duke'][0].accuracy['duke']:.1f}"
     assert left[5] != "not run"

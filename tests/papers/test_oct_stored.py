@@ -48,6 +48,23 @@ def test_runs_are_read_with_answers_bytes_rounds_and_costs(out):
     assert OctResults.of(runs.values(), ROWS).runs["oct_centralised"][0].union.n == 3 * 40
 
 
+def test_passes_and_bytes_stand_in_every_table_of_rows_with_the_controls_among_ablations(tmp_path):
+    roles = {"oct_moco_scaffold": "federated", "oct_fedavg": "federated", "oct_alone": "alone"}
+    write_oct(tmp_path, tuple(roles), roles={**roles, "oct_centralised": "pooled"})
+    statistics(tmp_path, draws=50)
+    write_oct_page(tmp_path, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    heads = [line for line in page.splitlines() if line.startswith("| row |")]
+    assert len(heads) > 10
+    sent = ("sent by all sites", "GB up", "up and down")
+    assert [one for one in heads if "training passes" not in one or not any(way in one for way in sent)] == []
+    assert "4 training passes; all sites sent 400 bytes" in page.split("## Table 4")[1].split("## Table 5")[0]
+    for table in ("Table 3", "Table 5", "Table 6", "Table 7"):
+        assert "| not in the paper: oct alone |" in page.split(f"## {table}")[1].split("\n## ")[0], table
+    helps = page.split("## Does sharing help?")[1].split("\n## ")[0]
+    assert "| oct moco scaffold | oct alone |" in helps
+
+
 def test_a_set_that_trained_nothing_is_left_out_of_the_pool(tmp_path):
     write_oct(tmp_path, ROWS[:1], untrained=("site-4",))
     found = OctResults.of(read_oct_runs(tmp_path), ROWS)
@@ -158,7 +175,7 @@ def test_images_from_outside_are_a_mean_of_the_sites_over_seeds(out, tmp_path):
     row = next(line for line in lines if line.startswith("| oct moco scaffold"))
     assert "0.700 (0.700 to 0.700)" in row
     assert row.count("0.900") == 3
-    assert next(line for line in lines if line.startswith("| oct_fedprox")).count("not run") == 6
+    assert next(line for line in lines if line.startswith("| oct_fedprox")).count("not run") == 8
     write_oct(tmp_path, ROWS[:1], outside=False)
     assert outside(tmp_path)["sets"] == {}
 

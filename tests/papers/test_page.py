@@ -56,6 +56,34 @@ def test_table_1_holds_ours_beside_the_papers(text, made):
     assert rows["MOON"]["training passes"] == "not run"
 
 
+def test_passes_and_bytes_stand_in_every_table_of_rows(text):
+    heads = [line for line in text.splitlines() if line.startswith(("| row |", "| part |"))]
+    results = [head for head in heads if "what was tried" not in head]
+    assert len(results) > 15
+    assert [head for head in results if "training passes" not in head or "sent by all sites" not in head] == []
+
+
+def test_a_row_helps_only_where_it_beats_every_row_alone(text):
+    told = {row: one["helps"] for row, one in _table(text, "Table 1").items()}
+    assert told["FedUAA"] == "yes, by macro AUC"
+    assert told["SingleSet"] == told["MOON"] == "–"
+    helps = _table(text, "Does sharing help?")
+    assert (helps["FedUAA"]["least beaten"], helps["FedUAA"]["sent by all sites, both"]) == (
+        "SingleSet",
+        "41.0 MB and 0 bytes",
+    )
+
+
+def test_table_2_holds_the_controls_and_a_best_value_at_the_end_of_a_grid_is_told(tmp_path):
+    out = tmp_path / "out"
+    write_benchmark(out, ("probe", "singleset", "one_place", "fedbn", "feduaa"), (1, 2), patients=8, noise=False)
+    write_benchmark_page(out, tmp_path / "p.md", tmp_path)
+    text = (tmp_path / "p.md").read_text(encoding="utf-8")
+    assert {"not in the paper: probe", "not in the paper: one_place"} <= set(_table(text, "Table 2"))
+    assert "**The best is still the end of what was tried**: FedUAA (`tau`)." in text
+    assert "`tau` 0.5 (the end of what was tried); tried 0.05: 0.610, 0.5: 0.640" in text
+
+
 def test_what_was_not_run_is_said_and_never_invented(text):
     assert _table(text, "Table 1")["MOON"]["aptos2019"] == "not run"
     assert _table(text, "Table 1")["MDT"]["mean of the sites"] == "not run"

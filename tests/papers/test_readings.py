@@ -52,6 +52,16 @@ def test_the_final_head_alone():
     assert found.asked.outside["unseen"].logits.shape == (20, 1, 4)
 
 
+def test_the_majority_looks_at_no_image():
+    asked = made_asked()
+    found = reread([asked], "majority")
+    answer = found.read.predict(found.asked.logits)
+    shares = (np.bincount(asked.val_labels, minlength=4) + 1) / (len(asked.val_labels) + 4)
+    assert answer.probabilities == pytest.approx(np.tile(shares, (60, 1)), abs=1e-6)
+    assert measured(found.asked, found.read)["test"]["auc"] == 0.5
+    assert found.asked.outside["unseen"].logits.shape == (20, 1, 4)
+
+
 def test_what_members_disagree_on():
     asked = made_asked()
     found = reread([asked], "disagreement")

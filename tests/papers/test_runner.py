@@ -13,7 +13,7 @@ from fedretina_papers.measure import noised
 from fedretina_papers.one_run import sites_of, store
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.resplit import resplit
-from fedretina_papers.runner import best_candidate, plan_record, required_alike, run_benchmark, validation_auc
+from fedretina_papers.runner import plan_record, required_alike, run_benchmark, validation_auc
 
 SMALL = {
     "name": "small",
@@ -45,13 +45,22 @@ def stored(out, name, seed):
 @pytest.mark.slow
 def test_a_benchmark_is_tuned_stored_and_taken_up_again(little_encoder, tmp_path):
     told = []
-    grid = [{"training": {"learning_rate": rate}} for rate in (0.02, 1e-6)]
-    tuned = {"rows": ["feduaa"], "grid": grid}
+    rate = {"setting": "training.learning_rate", "values": [0.001, 0.01, 0.1], "factor": 10, "grows": 1}
+    mu = {"setting": "correction.mu", "values": [0.01, 0.1, 1.0], "factor": 10, "grows": 0}
+    tuned = {"rows": [{"name": "feduaa", "settings": {"correction": {"name": "fedprox"}}}], "grid": [rate, mu]}
     assert run_benchmark(plan(**tuned), tmp_path, 1, told.append) == {}
-    assert [(t.done, t.total) for t in told] == [(1, 2), (2, 2), (1, 1)]
     record = stored(tmp_path, "feduaa", 1)
     tuning = json.loads((tmp_path / "plan.json").read_text())["tuning"]["feduaa"]
-    assert record["tuned"] == tuning["chosen"] == grid[best_candidate(tuning["validation"])]
+    rates, strengths = tuning["tried"]
+    grew = [(1, 1)] if len(rates["tried"]) == 4 else []
+    assert [(t.done, t.total) for t in told] == [(1, 3), (2, 3), (3, 3), *grew, (1, 3), (2, 3), (3, 3), (1, 1)]
+    best = {one["setting"]: max(one["tried"], key=one["tried"].get) for one in tuning["tried"]}
+    assert {name: float(value) for name, value in best.items()} == {
+        "training.learning_rate": record["tuned"]["training"]["learning_rate"],
+        "correction.mu": record["tuned"]["correction"]["mu"],
+    }
+    assert record["tuned"] == tuning["chosen"]
+    assert set(strengths["tried"]) == {"0.01", "0.1", "1"}
     assert record["bytes_up"] > 0
     for site in record["sites"].values():
         assert site["synthetic"]
@@ -125,7 +134,12 @@ def test_plans_are_checked_before_anything_trains():
     with pytest.raises(SettingsError, match="no row"):
         plan(rows=["feduaa", "no_such_row"])
     with pytest.raises(SettingsError, match="batch_size"):
-        plan(grid=[{"training": {"batch_size": 0}}])
+        plan(grid=[{"setting": "training.batch_size", "values": [0, 8, 16]}])
+    with pytest.raises(SettingsError, match="mu"):  # a value that the grid may grow to
+        plan(
+            reference="fedprox",
+            rows=[{"name": "fedprox", "grid": [{"setting": "correction.mu", "values": [1, 10, 100], "factor": 10}]}],
+        )
     with pytest.raises(SettingsError, match="variance"):
         plan(noise=[2.0])
     with pytest.raises(SettingsError, match="there is no benchmark"):
@@ -145,12 +159,6 @@ def test_tuning_judges_the_round_that_a_run_ends_with():
     assert validation_auc(nobody, ChoiceSettings()) is None
 
 
-def test_ties_go_to_the_first_candidate():
-    assert best_candidate([0.5, 0.7, 0.7]) == 1
-    assert best_candidate([None, None]) == 0
-    assert best_candidate([None, 0.4]) == 1
-
-
 def test_where_a_machine_keeps_its_weights_is_no_part_of_a_plan(tmp_path):
     def asked(file):
         weights = {"source": "file", "file": file, "sha256": "a" * 64}
@@ -160,3 +168,18 @@ def test_where_a_machine_keeps_its_weights_is_no_part_of_a_plan(tmp_path):
     assert one == other
     assert "a" * 64 in json.dumps(one)
     assert "weights.pt" not in json.dumps(plan_record(asked("/here/weights.pt"), {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"), [("feduaa", "feduaa"), ("oct", "oct_moco_scaffold"), ("fedee", "fedee")]
+)
+def test_a_plan_says_which_rows_the_others_have_to_beat(name, reference):
+    roles = plan_record(BenchmarkPlan.read(preset(name)), {})["roles"]
+    assert (roles["majority"], roles["probe"], roles[reference]) == ("alone", "alone", "federated")
+    own = {
+        row: role for row, role in roles.items() if row.startswith(("singleset", "deep_singleset")) or "_alone" in row
+    }
+    assert set(own.values()) == {"alone"}
+    place = {row: role for row, role in roles.items() if "centralised" in row or row.startswith("one_place")}
+    assert set(place.values()) == {"pooled"}
+    assert len(set(roles.values())) == 3

@@ -333,9 +333,8 @@ class ChoiceSettings(ReadSettings):
             `sampling.fraction` is below 1.
         by: The validation AUC that the mean is taken of. "supported": over the grades of which a site's validation has
             `report.least_patients` patients with and without it; where no grade has, over all that are present. "auc":
-            over all grades present in any case, as FedUAA does and as the papers' tables are made: there a grade with
-            one image weighs as much as any other, and may choose the round. Refused where `sampling.fraction` is
-            below 1.
+            over all grades present in any case, as FedUAA does: there a grade with one image weighs as much as any
+            other, and may choose the round. Refused where `sampling.fraction` is below 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

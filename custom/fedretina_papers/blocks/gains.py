@@ -12,7 +12,6 @@ from fedretina.report.text import NONE
 from fedretina_papers.blocks.page import read_runs, stored_plan
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import (
-    Against,
     Runs,
     comparisons,
     difference,
@@ -24,6 +23,7 @@ from fedretina_papers.blocks.tables import (
 from fedretina_papers.engine.table import bytes_told, passes_told
 from fedretina_papers.markdown import listed
 from fedretina_papers.packed import unpack
+from fedretina_papers.statistics.beats_every import Against
 
 FIGURE = "referable_auc"
 """What most blocks of photographs are judged by."""

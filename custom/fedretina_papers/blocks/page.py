@@ -28,6 +28,7 @@ from fedretina_papers.blocks.tables import (
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.markdown import several
 from fedretina_papers.plan import preset, presets
+from fedretina_papers.tuning import tuned_words
 
 _PROSE = ("title", "about", "reading")
 
@@ -138,12 +139,5 @@ def _tuned(plan: BlockPlan, out: Path) -> list[str]:
         for row in plan.rows:
             file = out / "tuning" / case.name / f"{row.name}.json"
             if file.exists():
-                lines += [_words(case, row.title, one) for one in read_json(file)["tried"]]
+                lines += [f"{row.title}, {case.name}: {tuned_words(one)}" for one in read_json(file)["tried"]]
     return lines
-
-
-def _words(case: BlockCase, title: str, one: Mapping[str, Any]) -> str:
-    ordered = sorted(one["tried"].items(), key=lambda item: float(item[0]))
-    tried = ", ".join(f"{value}: {figure:.3f}" for value, figure in ordered)
-    ends = " (the end of what was tried)" if one["edge"] else ""
-    return f"{title}, {case.name}: `{one['setting']}` {one['chosen']:g}{ends}; tried {tried}"

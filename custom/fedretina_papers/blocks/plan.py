@@ -15,11 +15,11 @@ from fedretina.settings.faults import settings_faults
 from fedretina.settings.network import WeightsSettings
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
-from fedretina_papers.choices import NAME, passes, require_one_place
+from fedretina_papers.choices import NAME, Role, passes, require_one_place
+from fedretina_papers.tuning import Tuned
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
-Role = Literal["alone", "federated", "pooled"]
 Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature", "even", "mean", "joined"]
 Size = int | Literal["all"] | Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]?%$")]
 """So many images, all, or so many of a hundred of those that a hospital has."""
@@ -29,40 +29,6 @@ Figure = Literal[
 PIXELS = "pixels:"
 """Stands for an encoder where rows train all of the network: they see images. No encoder has a colon in its name."""
 LESS_IS_BETTER: tuple[Figure, ...] = ("aurc", "ece", "brier", "nll")
-
-
-class Tuned(BaseModel):
-    """A number that is tuned.
-
-    Attributes:
-        setting: Where it stands in `Experiment`, keys joined by dots, such as "training.learning_rate".
-        values: Tried first, ascending, each the `factor` of the one before. Where the best is the first or the last,
-            the grid grows by a value on that side, `grows` times at most.
-        factor: Between neighbours.
-        grows: As said.
-        most: Where the grid ends whatever is best, such as the largest that the setting takes; None for nowhere.
-    """
-
-    model_config = _STRICT
-    setting: str = Field(pattern=r"^[a-z_]+(\.[a-z_]+)*$")
-    values: tuple[float, ...] = Field(min_length=3)
-    factor: float = Field(default=3.0, gt=1)
-    grows: int = Field(default=3, ge=0, le=10)
-    most: float | None = None
-
-    @model_validator(mode="after")
-    def _ascends(self) -> Self:
-        if list(self.values) != sorted(set(self.values)):
-            raise ValueError(f"values of {self.setting} are {list(self.values)}: list each once, ascending.")
-        return self
-
-    def settings(self, value: float) -> dict[str, Any]:
-        """The settings that choose a value."""
-        found: Any = value
-        for key in reversed(self.setting.split(".")):
-            found = {key: found}
-        chosen: dict[str, Any] = found
-        return chosen
 
 
 def images_of(size: Size, held: int) -> int:

@@ -19,7 +19,6 @@ from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, FedretinaError, SettingsError
 from fedretina.settings.evaluation import SoftmaxMeanSettings
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.plan import merged
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import read_json, write_json
 from fedretina_papers.blocks.figures import Said, measured, read
@@ -34,13 +33,11 @@ from fedretina_papers.blocks.hospitals import (
     without_exits,
 )
 from fedretina_papers.blocks.joined import at_even_grades, at_own_temperature, joined
-from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, BlockPlan, BlockRow, Size, Tuned
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, BlockPlan, BlockRow, Size
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.train import Ran, pooled, summed, trained
 from fedretina_papers.choices import passes
-
-_DIVERGED = -1.0
-"""What tuning finds a value worth with which training diverged: less than any other."""
+from fedretina_papers.tuning import Search
 
 
 class Draw(NamedTuple):
@@ -317,47 +314,27 @@ class BlockRuns:
         if file.exists():
             found: dict[str, Any] = read_json(file)["chosen"]
             return found
-        change: dict[str, Any] = {}
-        tried: list[dict[str, Any]] = []
         sets = self.sets(self.plan.shown(tuned))
         hospitals = {
             title: one._replace(data=_judged_on_validation(one, sets[one.of]))
             for title, one in deal(case, sets, self.plan.tuning_size, self.plan.tuning_draw).items()
         }
-        for number in tuned.tune:
-            value, figures, edge = self._best(case, tuned, number, hospitals, change)
-            change = merged(change, number.settings(value))
-            tried.append({"setting": number.setting, "tried": figures, "chosen": value, "edge": edge})
-        write_json(file, {"chosen": change, "tried": tried})
-        return change
+        search = Search(tuned.tune)
+        while asked := search.asks:
+            search.learn([self._worth(case, tuned, hospitals, change) for change in asked])
+        write_json(file, search.record)
+        return search.change
 
-    def _best(
-        self,
-        case: BlockCase,
-        row: BlockRow,
-        number: Tuned,
-        hospitals: Mapping[str, Hospital],
-        change: Mapping[str, Any],
-    ) -> tuple[float, dict[str, float], bool]:
-        figures: dict[float, float] = {}
-        waiting, grown = list(number.values), 0
-        primary = self.plan.figures[: self.plan.primary]
-        while waiting:
-            for value in waiting:
-                asked = merged(change, number.settings(value))
-                try:
-                    said, _, _ = self._run(case, row, hospitals, self.plan.tuning_draw + 1, asked)
-                except DivergedError:
-                    figures[value] = _DIVERGED
-                    continue
-                found = measured(hospitals, said, "test", primary, self.plan.least, 0)
-                figures[value] = worth(found.sites)
-            best = max(figures, key=lambda value: figures[value])
-            ends = {min(figures): best / number.factor, max(figures): best * number.factor}
-            waiting = [ends[best]] if best in ends and grown < number.grows else []
-            waiting = [value for value in waiting if number.most is None or value <= number.most]
-            grown += 1
-        return best, {f"{value:g}": round(one, 5) for value, one in sorted(figures.items())}, best in ends
+    def _worth(
+        self, case: BlockCase, row: BlockRow, hospitals: Mapping[str, Hospital], change: Mapping[str, Any]
+    ) -> float | None:
+        try:
+            said, _, _ = self._run(case, row, hospitals, self.plan.tuning_draw + 1, change)
+        except DivergedError:
+            return None
+        return worth(
+            measured(hospitals, said, "test", self.plan.figures[: self.plan.primary], self.plan.least, 0).sites
+        )
 
 
 def _together(rans: Sequence[Ran]) -> Ran:

@@ -12,10 +12,12 @@ import numpy as np
 from fedretina.corrections.gradients import RATIO
 from fedretina.errors import StateError
 from fedretina.report.text import NONE, number
-from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Role, Size
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Size
+from fedretina_papers.choices import Role
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, bytes_told, listing, median_number, passes_told, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, several, signed
+from fedretina_papers.statistics.beats_every import CLEAR, Against, adjusted, hardest, helps_words
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.statistics.paired_seeds import SeedTest, seed_test, smallest_seen
 from fedretina_papers.stored import Record
@@ -35,36 +37,9 @@ TITLES: Mapping[str, str] = {
     "brier": "Brier score",
     "nll": "log loss",
 }
-_CLEAR = 0.05
 _ROLES: Mapping[Role, str] = {"alone": "alone", "federated": "together", "pooled": "all images in one place"}
 _BEST: Mapping[Role, str] = {**_ROLES, "pooled": "of all images in one place"}
 _Thing = TypeVar("_Thing")
-
-
-class Against(NamedTuple):
-    """A federated row against the row alone that it beats least.
-
-    Attributes:
-        figure: By which.
-        control: Name of that row.
-        test: Over draws and patients together.
-        seen: Smallest true difference that so many draws with such a spread show in four of five studies, as the first
-            of the table's tests in Holm's order, which has the hardest level.
-        p: That it beats every row alone: the largest p of all of them, 1 where it does not lead.
-        adjusted: The same after Holm's adjustment over all federated rows and primary figures of the table.
-    """
-
-    figure: str
-    control: str
-    test: SeedTest
-    seen: float | None
-    p: float | None
-    adjusted: float | None
-
-    @property
-    def helps(self) -> bool:
-        """Whether the row beats every row alone."""
-        return self.adjusted is not None and self.adjusted < _CLEAR
 
 
 def whole_draws(plan: BlockPlan, runs: Runs) -> Runs:
@@ -110,14 +85,17 @@ def comparisons(plan: BlockPlan, runs: Runs) -> dict[str, list[Against]]:
     alone = [row.name for row in plan.rows if row.role == "alone" and row.name in runs]
     together = [row.name for row in plan.rows if row.role == "federated" and row.name in runs]
     primary = plan.figures[: plan.primary]
-    level = _CLEAR / max(1, len(together) * len(primary))
-    found = {name: [_hardest(runs, name, alone, figure, level) for figure in primary] for name in together}
-    flat = [one for each in found.values() for one in each]
-    adjusted = iter(holm([one.p for one in flat]))
-    return {name: [one._replace(adjusted=next(adjusted)) for one in each] for name, each in found.items()}
+    level = CLEAR / max(1, len(together) * len(primary))
+    found = {
+        name: [
+            hardest(figure, {one: difference(runs, name, one, figure, level) for one in alone}) for figure in primary
+        ]
+        for name in together
+    }
+    return adjusted(found)
 
 
-def difference(runs: Runs, row: str, other: str, figure: str, level: float = _CLEAR) -> tuple[SeedTest, float | None]:
+def difference(runs: Runs, row: str, other: str, figure: str, level: float = CLEAR) -> tuple[SeedTest, float | None]:
     """A row less another, in the direction that is better: the test over draws and patients, and what could be seen.
 
     Args:
@@ -134,15 +112,6 @@ def difference(runs: Runs, row: str, other: str, figure: str, level: float = _CL
     variance = _patients(runs, row, other, figure, draws)
     test = seed_test(gaps, variance)
     return test, smallest_seen(test.n, test.sd, variance, level=level)
-
-
-def _hardest(runs: Runs, row: str, alone: Sequence[str], figure: str, level: float) -> Against:
-    tests = {name: difference(runs, row, name, figure, level) for name in alone}
-    name = min(tests, key=lambda one: -np.inf if (mean := tests[one][0].mean) is None else mean)
-    whole = [1.0 if (one.mean or 0) <= 0 else one.p for one, _ in tests.values()]
-    known = [p for p in whole if p is not None]
-    test, seen = tests[name]
-    return Against(figure, name, test, seen, max(known) if len(known) == len(whole) else None, None)
 
 
 def _mean(record: Record, figure: str) -> float | None:
@@ -190,7 +159,7 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
         Column("sent per hospital", OfRun("bytes_up"), show=bytes_told),
         Column("received per hospital", OfRun("bytes_down"), show=bytes_told),
         Column("draws", f"test.{plan.figures[0]}", show=seeds),
-        Column("helps", told=lambda line: _helps(line.row, against)),
+        Column("helps", told=lambda line: _helps(against.get(line.row, ()))),
     ]
     if RATIO in records.runs:
         columns.insert(-2, Column("correction over gradient", OfRun(RATIO), show=median_number, places=2))
@@ -257,7 +226,7 @@ def _pairs(
 ) -> list[str]:
     require_controls(plan, runs)
     keys = [(pair, figure) for pair in pairs for figure in plan.figures[: plan.primary]]
-    level = _CLEAR / max(1, len(keys))
+    level = CLEAR / max(1, len(keys))
     tests = [difference(runs, *pair, figure, level) for pair, figure in keys]
     adjusted = holm([test.p for test, _ in tests])
     found = [_Pair(*key, *test, p) for key, test, p in zip(keys, tests, adjusted, strict=True)]
@@ -378,13 +347,8 @@ def left_out(case: BlockCase, sets: Mapping[str, Any], least: int) -> str:
     return listed(told) if told else ""
 
 
-def _helps(name: str, against: Mapping[str, Sequence[Against]]) -> str:
-    if name not in against:
-        return NONE
-    if all(one.adjusted is None for one in against[name]):
-        return "too few draws"
-    by = [TITLES[one.figure] for one in against[name] if one.helps]
-    return f"yes, by {listed(by)}" if by else "no"
+def _helps(against: Sequence[Against]) -> str:
+    return helps_words({TITLES[one.figure]: one.adjusted for one in against}, "draws")
 
 
 def usual_passes(plan: BlockPlan, runs: Runs) -> float:

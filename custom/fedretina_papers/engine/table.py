@@ -203,6 +203,17 @@ def taken(records: Records) -> list[Column]:
     ]
 
 
+def of_both(records: Records, columns: Sequence[Column]) -> list[Column]:
+    """The same columns for two rows: a line's own and the one that it stands against."""
+
+    def told(column: Column) -> Callable[[Line], str]:
+        return lambda line: " and ".join(
+            column.cell(records, line._replace(row=row)) for row in (line.row, line.against)
+        )
+
+    return [Column(f"{column.title}, both", told=told(column)) for column in columns]
+
+
 def seeds(values: Sequence[float], _places: int) -> str:
     """How many seeds have the figure."""
     return str(len(values))

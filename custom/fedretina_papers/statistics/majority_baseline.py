@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import TrainingError
 from fedretina.evaluation.metrics import brier, nll
@@ -27,6 +27,18 @@ class MajorityBaseline(NamedTuple):
     nll: float
 
 
+def shares_of(known: ArrayLike, grades: int) -> NDArray[np.float64]:
+    """How common each grade is [K], each with one label more than were seen, so that none is impossible.
+
+    Args:
+        known: Labels that the site knows [V]; V may be 0.
+        grades: K.
+    """
+    counts = np.bincount(np.asarray(known, dtype=np.int64), minlength=grades) + 1
+    shares: NDArray[np.float64] = counts / np.sum(counts)
+    return shares
+
+
 def majority_baseline(known: ArrayLike, labels: ArrayLike, grades: int) -> MajorityBaseline:
     """Judge the answer that a site could give from its own label counts.
 
@@ -35,7 +47,7 @@ def majority_baseline(known: ArrayLike, labels: ArrayLike, grades: int) -> Major
     Args:
         known: Labels that the site knows, such as its validation split's [V]; V may be 0.
         labels: Labels of the images that are answered [N], N at least 1.
-        grades: K. Each gets one label more than were seen, so that none is impossible.
+        grades: K.
 
     Raises:
         TrainingError: There is no image, or a label is none of the grades.
@@ -44,9 +56,9 @@ def majority_baseline(known: ArrayLike, labels: ArrayLike, grades: int) -> Major
     both = np.concatenate([seen, truth])
     if not truth.size or np.min(both) < 0 or np.max(both) >= grades:
         raise TrainingError(f"a constant answer needs an image or more, and labels of 0 to {grades - 1}.")
-    counts = np.bincount(seen, minlength=grades) + 1
-    odds = np.tile(counts / np.sum(counts), (truth.size, 1))
-    right = truth == int(np.argmax(counts))
+    shares = shares_of(seen, grades)
+    odds = np.tile(shares, (truth.size, 1))
+    right = truth == int(np.argmax(shares))
     return MajorityBaseline(
         accuracy=float(np.mean(right)),
         balanced_accuracy=float(np.any(right)) / np.unique(truth).size,
