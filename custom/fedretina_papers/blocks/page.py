@@ -10,7 +10,7 @@ from fedretina.corrections.gradients import RATIO
 from fedretina.errors import StateError
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import read_json
-from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
+from fedretina_papers.blocks.plan import PIXELS, BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import (
     TITLES,
     Runs,
@@ -63,6 +63,7 @@ def write_block_page(out: Path, page: Path) -> None:
         fewest=MIN_COUNT,
         figures=[TITLES[name] for name in plan.figures],
         corrects=corrects,
+        one_head=_one_head(plan),
     )
 
 
@@ -81,6 +82,13 @@ def stored_plan(out: Path) -> tuple[BlockPlan, dict[str, Any]]:
     words = preset(name) if name in presets() else {}
     prose = {key: words[key] for key in _PROSE if key in words}
     return BlockPlan.model_validate({**stored, **prose, "sites": dict.fromkeys(sets)}), sets
+
+
+def _one_head(plan: BlockPlan) -> bool:
+    """Whether all images in one place train one head for all hospitals, behind an encoder that stands still."""
+    shared = [plan.row(row.of).settings.get("exchange", {}) for row in plan.rows if row.role == "pooled" and row.of]
+    frozen = all(plan.shown(row) != PIXELS for row in plan.rows)
+    return frozen and all(one.get("personal") == "nothing" for one in shared)
 
 
 def uncounted(plan: BlockPlan, sets: Mapping[str, Any], cases: Sequence[BlockCase]) -> list[tuple[str, str]]:
