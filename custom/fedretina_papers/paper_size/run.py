@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, as_completed
@@ -209,6 +210,8 @@ def one_work(settings: dict[str, Any], call: Call, work: Work) -> Ran:
     except (FedretinaError, RuntimeError) as error:  # torch's too: one row must not cost the time of the others
         said = _fault(error)
         return Ran(False, f"failed: {said}", said)
+    finally:
+        gc.collect()  # networks refer to themselves: run by run they would fill the memory, and the card's
 
 
 def _run(plan: PaperSizePlan, call: Call, work: Work) -> Ran:
