@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from runpy import run_path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -254,7 +254,7 @@ def presets() -> list[str]:
 def preset(name: str) -> dict[str, Any]:
     """The words of a plan that comes with the package, or of a file, laid over those of the plan that it `extends`.
 
-    Beside a file PLAN.yaml the file PLAN.py is imported, if it is there: it registers a study of one's own.
+    Beside a file PLAN.yaml the file PLAN.py is run, if it is there: it registers a study of one's own.
 
     Raises:
         SettingsError: There is no such plan.
@@ -262,9 +262,8 @@ def preset(name: str) -> dict[str, Any]:
     file, names = Path(name), presets()
     if file.suffix == ".yaml" and file.exists():
         words = read_yaml(file, "the plan")
-        if (spec := spec_from_file_location(file.stem, file.with_suffix(".py"))) and file.with_suffix(".py").exists():
-            assert spec.loader is not None
-            spec.loader.exec_module(module_from_spec(spec))
+        if (own := file.with_suffix(".py")).exists():
+            run_path(str(own))
     elif name in names:
         words = parse_yaml((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
     else:
