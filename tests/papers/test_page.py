@@ -84,6 +84,21 @@ def test_table_2_holds_the_controls_and_a_best_value_at_the_end_of_a_grid_is_tol
     assert "`tau` 0.5 (the end of what was tried); tried 0.05: 0.610, 0.5: 0.640" in text
 
 
+def test_a_row_of_the_majority_answer_has_no_rounds_and_stands_in_the_tables(tmp_path):
+    out = tmp_path / "out"
+    write_benchmark(out, ("fedbn", "feduaa", "singleset"), (1, 2), patients=8)
+    nothing = {"passes": 0.0, "bytes_up": 0, "seconds": 0.0, "history": [], "chosen": None, "validation": {}}
+    for path in out.glob("results/singleset/*.json"):
+        record = read_json(path) | nothing
+        for site in record["sites"].values():
+            site |= {"noise": [], "theta": None, "weight": None, "theta_by_round": [], "weight_by_round": []}
+        write_json(path, record)
+    statistics(out, draws=20)
+    write_benchmark_page(out, tmp_path / "p.md", tmp_path)
+    row = _table((tmp_path / "p.md").read_text(encoding="utf-8"), "Table 1")["SingleSet"]
+    assert (row["training passes"], row["sent by all sites"]) == ("0", "0 bytes")
+
+
 def test_what_was_not_run_is_said_and_never_invented(text):
     assert _table(text, "Table 1")["MOON"]["aptos2019"] == "not run"
     assert _table(text, "Table 1")["MDT"]["mean of the sites"] == "not run"
