@@ -184,6 +184,12 @@ def _chosen(settings: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
     left = [one for one in readings.values() if not isinstance(one, dict) or one.get("of") in kept]
     if "pairs" in settings:
         settings = {**settings, "pairs": [pair for pair in settings["pairs"] if set(pair) <= set(kept)]}
+    if "only" in settings:
+        only = {size: [row for row in some if row in kept] for size, some in settings["only"].items()}
+        settings = {**settings, "only": only}
+    if any("rows" in case for case in settings.get("cases", [])):
+        cases = [case | {"rows": [row for row in case.get("rows", ()) if row in kept]} for case in settings["cases"]]
+        settings = {**settings, "cases": cases}
     return {**settings, "rows": chosen} | ({"readings": left} if "readings" in settings else {})
 
 

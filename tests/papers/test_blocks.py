@@ -1,6 +1,7 @@
 """Blocks: their controls, and a tiny form of one on phantoms, from its plan to its page."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedretina_papers.blocks.results_pages import BLOCKS
 from fedretina_papers.blocks.runs import BlockRuns, worth
 from fedretina_papers.blocks.study import run_block
 from fedretina_papers.blocks.tables import comparisons, difference, figure_table, left_out
+from fedretina_papers.command import _chosen
 from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
 
@@ -345,3 +347,16 @@ def test_the_page_has_the_prose_of_todays_plan(tmp_path):
     assert all(words in page for words in (today["title"], *today["about"], *today["reading"]))
     own = (tmp_path / "my_own.md").read_text()  # the package has no plan of that name
     assert all(words in own for words in ("Old my_own", "Old question of my_own.", "Old reading of my_own."))
+
+
+def test_rows_that_are_asked_for_are_left_in_every_list_of_rows():
+    """Those that docs/paper_tables.md names for `f3`, which has rows at some sizes alone and pairs."""
+    page = (Path(__file__).parents[2] / "docs" / "paper_tables.md").read_text()
+    (named,) = re.findall(r"`--rows (majority,[a-z_,]+)`", page)
+    sites = dict.fromkeys(("aptos2019", "eyepacs", "idrid", "odir5k"))
+    plan = BlockPlan.read({**_chosen(preset("f3"), "f3", named), "sites": sites})
+    assert [row.name for row in plan.rows] == named.split(",")
+    assert "kept_fedavg" in plan.only[200]
+    scans = _chosen(preset("f3-scans"), "f3-scans", "majority,probe,alone,whole_alone,whole_fedavg,whole_pooled,fedavg")
+    plan = BlockPlan.read({**scans, "sites": dict.fromkeys(("kermany", "octdl"))})
+    assert "whole_fedavg" in plan.names(plan.cases[1])
