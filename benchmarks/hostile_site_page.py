@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.common import ROOT
 from benchmarks.hostile_site import ATTACKS, RULES
 from benchmarks.render import machine_line
+from fedretina.report.text import NONE
 from fedretina.storage import write_text
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_number, render
@@ -106,7 +107,8 @@ def _reading(records: Records, rules: Sequence[str], attacks: Sequence[str], see
         return min(((mean, attack) for mean, attack in means if mean is not None), key=itemgetter(0))
 
     def lost(line: Line) -> str:
-        return f"{worst(line.row)[0] - (_mean(records, line.row, calm) or 0):+.3f}"
+        usual = _mean(records, line.row, calm)
+        return NONE if usual is None else f"{worst(line.row)[0] - usual:+.3f}"
 
     price = Column("price, by seed", "auc", row=f"{{}}: {calm}", difference=True, show=_each)
     columns = [

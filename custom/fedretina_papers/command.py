@@ -82,7 +82,7 @@ def benchmark(
     from fedretina_papers.kinds import DEFAULT, kind_of
     from fedretina_papers.packed import pack, unpack
     from fedretina_papers.paper_size.limits import Limits
-    from fedretina_papers.plan import preset
+    from fedretina_papers.plan import asked_plan
     from fedretina_papers.runner import Told
 
     def tell(told: Told) -> None:
@@ -93,7 +93,7 @@ def benchmark(
     limits = Limits(minutes, cache, state_mb)
     try:
         own = _plan_of(plan_file)
-        settings = merged(preset(name), own) | ({"sites": own["sites"]} if "sites" in own else {})
+        settings = merged(asked_plan(name), own) | ({"sites": own["sites"]} if "sites" in own else {})
         files = {site: str(Path(file).resolve()) for site, file in site_files(sites).items()}
         settings["sites"] = files or dict.fromkeys(phantoms or ()) or settings.get("sites", {})
         spare = settings.get("spare_sites")
@@ -188,7 +188,11 @@ def _chosen(settings: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
         only = {size: [row for row in some if row in kept] for size, some in settings["only"].items()}
         settings = {**settings, "only": only}
     if any("rows" in case for case in settings.get("cases", [])):
-        cases = [case | {"rows": [row for row in case.get("rows", ()) if row in kept]} for case in settings["cases"]]
+        cases = [
+            case | {"rows": [row for row in case.get("rows", ()) if row in kept]}
+            for case in settings["cases"]
+            if not case.get("rows") or set(case["rows"]) & set(kept)  # an empty list would mean all
+        ]
         settings = {**settings, "cases": cases}
     return {**settings, "rows": chosen} | ({"readings": left} if "readings" in settings else {})
 

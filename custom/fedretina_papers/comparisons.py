@@ -120,7 +120,7 @@ def beaten_least(
     """Each federated row against the rows alone on the same sites, by one figure, as blocks have it.
 
     Rows on sites that no row alone has are left out. While a row alone has not run in all seeds of a row, that row has
-    no p: nobody can say that it beats them all.
+    no p, unless it is behind another: nobody can say that it beats them all.
 
     Args:
         benchmark: What was run.
@@ -155,7 +155,7 @@ def beaten_least(
         if tests:
             whole = all(set(benchmark.runs[name]) <= set(benchmark.runs.get(one, {})) for one in alone)
             against = hardest(key, tests)
-            found[name] = [against if whole else against._replace(p=None)]
+            found[name] = [against if whole or against.p == 1 else against._replace(p=None)]
     return {name: one for name, (one,) in adjusted(found).items()}
 
 

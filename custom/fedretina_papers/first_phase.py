@@ -13,6 +13,7 @@ import numpy as np
 from fedretina.data.clients import ClientSkew, divide
 from fedretina.data.manifest import PRETRAIN, SPLITS
 from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.errors import SettingsError
 from fedretina.locks import folder_lock
 from fedretina.seeds import derive_seed
 from fedretina.settings.experiment import Experiment
@@ -21,12 +22,13 @@ from fedretina.storage import read_json, write_json
 from fedretina.version import versions
 from fedretina_papers.draws import rows_of
 from fedretina_papers.engine.page import write_page
-from fedretina_papers.first_phase_plan import FirstPhasePlan
+from fedretina_papers.first_phase_plan import EncoderChoice, FirstPhasePlan
 from fedretina_papers.one_run import machine
 from fedretina_papers.pretraining import pretrained
 from fedretina_papers.runner import FIXED, Told, settings_alike
 
 STUDY = "study.json"
+_BEGUN = "begun.json"
 _MAY_GROW = {"encoders", "minutes", "sites"}
 
 
@@ -61,6 +63,7 @@ def run_first_phase(
         for at, encoder in enumerate(plan.encoders, 1):
             experiment = plan.pretraining(encoder)
             sites = sites or _sites(plan, experiment, out, read)
+            _require_as_begun(encoder, out)
             say = partial(_say, tell, at, len(plan.encoders), encoder.name)
             own = as_clients(sites, plan.clients_of(encoder), plan.seed)
             done = pretrained(experiment, own, out / "pretraining" / encoder.name, plan.minutes, say, encoder.enough)
@@ -69,6 +72,18 @@ def run_first_phase(
         facts = {name: {"images": one.counts["pretrain"], "synthetic": one.synthetic} for name, one in sites.items()}
         write_json(out / STUDY, {**told, "sites": facts, "versions": versions(), "machine": machine()})
     return {}
+
+
+def _require_as_begun(encoder: EncoderChoice, out: Path) -> None:
+    """Refuse to go on with an encoder by other settings than it was begun with; how long it trains may change."""
+    file = out / "pretraining" / encoder.name / _BEGUN
+    told = encoder.model_dump(mode="json", exclude={"title", "enough"})
+    if not file.exists():
+        write_json(file, told)
+    elif read_json(file) != told:
+        raise SettingsError(
+            f"the encoder {encoder.name} in {out.name} was begun with other settings: give this one another name."
+        )
 
 
 def _say(tell: Callable[[Told], None], at: int, of: int, name: str, words: str) -> None:
@@ -108,7 +123,9 @@ def as_clients(sites: Mapping[str, SiteData], clients: Mapping[str, int], seed: 
         labels = [graded.get(file, len(data.scheme.grades)) for file in blind.files]  # without one: a grade of its own
         parts = ["train"] * len(labels)
         equal = len(labels) // clients[name]
-        skew = ClientSkew(minimum=min(ClientSkew().minimum, equal // 3))  # many clients of a small set: fewer each
+        skew = ClientSkew(
+            minimum=min(ClientSkew().minimum, max(1, equal // 3))
+        )  # many clients of a small set: fewer each
         homes = divide(blind.patients, labels, parts, clients[name], skew, derive_seed(seed, name)).homes
         for at in range(clients[name]):
             own = {PRETRAIN: rows_of(blind, np.flatnonzero(homes == at).tolist())}

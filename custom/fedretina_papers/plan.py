@@ -252,23 +252,36 @@ def presets() -> list[str]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The words of a plan that comes with the package, or of a file, laid over those of the plan that it `extends`.
-
-    Beside a file PLAN.yaml the file PLAN.py is run, if it is there: it registers a study of one's own.
+    """The words of a plan that comes with the package, laid over those of the plan that it `extends`.
 
     Raises:
         SettingsError: There is no such plan.
     """
-    file, names = Path(name), presets()
-    if file.suffix == ".yaml" and file.exists():
-        words = read_yaml(file, "the plan")
-        if (own := file.with_suffix(".py")).exists():
-            run_path(str(own))
-    elif name in names:
-        words = parse_yaml((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
-    else:
+    names = presets()
+    if name not in names:
         raise SettingsError(
             f"there is no benchmark {name!r}; there are {', '.join(names)}, and files of one's own (PLAN.yaml)."
         )
+    return _extended(parse_yaml((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}"))
+
+
+def asked_plan(name: str) -> dict[str, Any]:
+    """The words of a plan that a user names: one of the package, or a file PLAN.yaml, which may extend one of these.
+
+    Beside the file PLAN.py is run, if it is there: it registers a study of one's own. No other plan runs anything.
+
+    Raises:
+        SettingsError: There is no such plan.
+    """
+    file = Path(name)
+    if file.suffix != ".yaml" or not file.exists():
+        return preset(name)
+    words = read_yaml(file, "the plan")
+    if (own := file.with_suffix(".py")).exists():
+        run_path(str(own))
+    return _extended(words)
+
+
+def _extended(words: dict[str, Any]) -> dict[str, Any]:
     below = words.pop("extends", None)
     return words if below is None else merged(preset(str(below)), words)

@@ -169,10 +169,10 @@ def _tune(
             tell(told)
         for row, asks in asked.items():
             files = [_tuning(plan, out, Work(row, plan.tuning_seed, change)) for change in asks]
-            if any(file.exists() for file in files) or searches[row].tried:
-                searches[row].learn([read_json(file)["validation_auc"] if file.exists() else None for file in files])
+            if all(file.exists() for file in files):
+                searches[row].learn([read_json(file)["validation_auc"] for file in files])
             else:
-                del searches[row]  # `missing` says why
+                del searches[row]  # `missing` says why; what a fault cut off is tried again by the next call
     chosen = {plan.rows[row].name: search.change for row, search in searches.items()}
     tuning = {plan.rows[row].name: search.record for row, search in searches.items() if search.tried}
     # A row that fine-tunes what another ends with has what was chosen for the other.

@@ -9,16 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedretina.settings.plan import merged
 
-_NOTHING = float("-inf")
-
 
 class Tuned(BaseModel):
     """A number that is tuned.
 
     Attributes:
         setting: Where it stands in `Experiment`, keys joined by dots, such as "training.learning_rate".
-        values: Tried first, ascending, each the `factor` of the one before. Where the best is the first or the last,
-            the grid grows by a value on that side, `grows` times at most.
+        values: Tried first, ascending and above 0. Where the best is the first or the last, the grid grows by a value
+            on that side, `factor` beyond it, `grows` times at most.
         factor: Between neighbours.
         grows: As said.
         most: Where the grid ends whatever is best, such as the largest that the setting takes; None for nowhere.
@@ -33,8 +31,8 @@ class Tuned(BaseModel):
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
-        if list(self.values) != sorted(set(self.values)):
-            raise ValueError(f"values of {self.setting} are {list(self.values)}: list each once, ascending.")
+        if list(self.values) != sorted(set(self.values)) or self.values[0] <= 0:
+            raise ValueError(f"values of {self.setting} are {list(self.values)}: list each once, ascending, above 0.")
         return self
 
     def settings(self, value: float) -> dict[str, Any]:
@@ -45,13 +43,15 @@ class Tuned(BaseModel):
         chosen: dict[str, Any] = found
         return chosen
 
-    def best(self, worth: Mapping[float, float | None]) -> float:
-        """The best value, the first that was tried of equals.
+    def best(self, worth: Mapping[float, float | None]) -> float | None:
+        """The best value, the first that was tried of equals; None where none has a worth.
 
         Args:
-            worth: What each value that was tried is worth, in their order; more is better, None is less than any.
+            worth: What each value that was tried is worth, in their order; more is better, None for one that cannot
+                be used, such as one with which training diverged.
         """
-        return max(worth, key=lambda value: _NOTHING if (one := worth[value]) is None else one)
+        known = {value: one for value, one in worth.items() if one is not None}
+        return max(known, key=lambda value: known[value]) if known else None
 
     def at_end(self, worth: Mapping[float, float | None]) -> bool:
         """Whether the best value is the lowest or the highest of those that were tried."""
@@ -66,7 +66,7 @@ class Tuned(BaseModel):
         if not worth:
             return list(self.values)
         best = self.best(worth)
-        if not self.at_end(worth) or len(worth) - len(self.values) >= self.grows:
+        if best is None or not self.at_end(worth) or len(worth) - len(self.values) >= self.grows:
             return []
         value = best / self.factor if best == min(worth) else best * self.factor
         return [value] if self.most is None or value <= self.most else []
@@ -99,13 +99,17 @@ class Search:
         return [merged(self.change, self._left[0].settings(value)) for value in self._left[0].further(self._worth)]
 
     def learn(self, worth: Sequence[float | None]) -> None:
-        """Take in what the settings of `asks` are worth, in their order; None where that could not be told."""
+        """Take in what the settings of `asks` are worth, in their order; None for those that cannot be used.
+
+        Where none can, nothing is chosen: the row keeps its own value.
+        """
         number = self._left[0]
         self._worth |= dict(zip(number.further(self._worth), worth, strict=True))
         if number.further(self._worth):
             return
         best = number.best(self._worth)
-        self.change = merged(self.change, number.settings(best))
+        if best is not None:
+            self.change = merged(self.change, number.settings(best))
         figures = {f"{value:g}": None if one is None else round(one, 5) for value, one in sorted(self._worth.items())}
         self.tried.append(
             {"setting": number.setting, "tried": figures, "chosen": best, "edge": number.at_end(self._worth)}
@@ -123,4 +127,5 @@ def tuned_words(one: Mapping[str, Any]) -> str:
     ordered = sorted(one["tried"].items(), key=lambda item: float(item[0]))
     tried = ", ".join(f"{value}: {'–' if figure is None else f'{figure:.3f}'}" for value, figure in ordered)
     ends = " (the end of what was tried)" if one["edge"] else ""
-    return f"`{one['setting']}` {one['chosen']:g}{ends}; tried {tried}"
+    chosen = "the row's own, since none could be used" if one["chosen"] is None else f"{one['chosen']:g}"
+    return f"`{one['setting']}` {chosen}{ends}; tried {tried}"

@@ -172,7 +172,11 @@ def _planned(benchmark: Benchmark) -> list[str]:
 
 def _tuning(benchmark: Benchmark) -> list[str]:
     tuning: dict[str, Any] = benchmark.plan.get("tuning") or {}
-    tuned = {benchmark.title(name): tuning[name]["tried"] for name in benchmark.plan["rows"] if name in tuning}
+    tuned = {
+        benchmark.title(name): tuning[name]["tried"]
+        for name in benchmark.plan["rows"]
+        if "tried" in tuning.get(name, {})
+    }
     if not tuned:
         return []
     columns: dict[str, Callable[[tuple[str, Any]], str]] = {

@@ -360,3 +360,7 @@ def test_rows_that_are_asked_for_are_left_in_every_list_of_rows():
     scans = _chosen(preset("f3-scans"), "f3-scans", "majority,probe,alone,whole_alone,whole_fedavg,whole_pooled,fedavg")
     plan = BlockPlan.read({**scans, "sites": dict.fromkeys(("kermany", "octdl"))})
     assert "whole_fedavg" in plan.names(plan.cases[1])
+    four = _chosen(preset("f3-scans"), "f3-scans", "majority,moco_whole_scaffold")["cases"]
+    assert [case["name"] for case in four] == ["four", "sixteen"]
+    (four,) = _chosen(preset("f3-scans"), "f3-scans", "moco_whole_scaffold")["cases"]
+    assert four["name"] == "four"  # none of the rows is run at sixteen, and no rows would mean all

@@ -118,6 +118,7 @@ def test_the_doctors_page_claims_what_the_tests_say():
     f1, f2, e1, o1 = map(_block, ("f1", "f2", "e1", "o1"))
     assert not any(one.against.helps for one in gains(f2, HELD))
     assert not any(one.against.helps for one in gains(e1, SHARED, figure="error_auroc"))
+    assert all(one.against.helps for one in gains(f1, HELD))  # "yes, if you have few graded photographs"
     assert not any(one.against.helps for one in gains(f1, HELD, figure="kappa"))
     assert all(one.against.helps for one in gains(f1, "fedavg", figure="kappa"))
     for at, (_, sizes) in enumerate(o1.cases):

@@ -139,6 +139,9 @@ def test_sites_that_pre_train_together_may_be_dealt_to_clients(little_encoders, 
         tiny(encoders=[others], clients={"site-1": 2}, phantom_images=100), tmp_path / "other", lambda told: None
     )
     assert sorted(given_encoders(tmp_path / "other")["moco_other"]["files"]) == ["site-1", "site-2-1", "site-2-2"]
+    again = {"encoders": [others.model_copy(update={"clients": {"site-1": 2}})], "phantom_images": 100}
+    with pytest.raises(SettingsError, match="moco_other in other was begun with other settings"):
+        run_first_phase(tiny(clients={"site-1": 2}, **again), tmp_path / "other", lambda told: None)
     with pytest.raises(SettingsError, match="dealt out of site-9: name a --site"):
         tiny(encoders=[moco.model_copy(update={"clients": {"site-9": 2}})])
 
@@ -271,6 +274,9 @@ def test_in_a_case_another_encoder_may_stand_in_the_place_of_one(study, tmp_path
     like = block(encoders, **few | third | {"cases": [two, {**two, "name": "other", "alpha": 0.5}, third["cases"][2]]})
     with pytest.raises(SettingsError, match=r"other settings \(case other\)"):
         run_block(like, tmp_path / "block", 1, lambda one: None)
+    fewer = block(encoders, **few | third | {"cases": third["cases"][1:]})  # it would come back as another
+    with pytest.raises(SettingsError, match=r"other settings \(case two\)"):
+        run_block(fewer, tmp_path / "block", 1, lambda one: None)
     for wrong in ({"case": "third"}, {"of": "fourth"}, {"of": ""}):
         with pytest.raises(SettingsError, match="one of the block's cases"):
             block(encoders, **few | {"starts": [*starts, other | wrong]})

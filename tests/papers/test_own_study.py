@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.errors import SettingsError
 from fedretina_papers import kinds
-from fedretina_papers.plan import preset
+from fedretina_papers.plan import asked_plan, preset
 
 PLAN = {
     "name": "mine",
@@ -78,9 +78,11 @@ def test_three_files_are_a_study_and_its_page_is_made_again_from_its_results(min
 
 
 def test_a_plan_names_a_kind_that_is_registered(mine):
-    assert preset(str(mine))["paper"] == "mine"
+    assert asked_plan(str(mine))["paper"] == "mine"
     assert kinds.kind_of("mine").render is not kinds.kind_of("feduaa").render
     with pytest.raises(SettingsError, match="block, fedee, feduaa, first_phase, gpu, mine, oct, paper_size"):
         kinds.kind_of("nobodys")
     with pytest.raises(SettingsError, match=r"no benchmark 'nobodys'.*PLAN\.yaml"):
-        preset("nobodys")
+        asked_plan("nobodys")
+    with pytest.raises(SettingsError, match="no benchmark"):
+        preset(str(mine))  # a plan that another one extends, or begins with, is of the package, and runs nothing

@@ -1,10 +1,12 @@
 """Grids that go on where their best value stands at an end, numbers that are tuned one after the other."""
 
 import pytest
+from pydantic import ValidationError
 
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.tuning import Search, Tuned, tuned_words
 
+MU = Tuned(setting="correction.mu", values=(0.01, 0.1, 1.0), factor=10, grows=0)
 RATE = Tuned(setting="training.learning_rate", values=(0.01, 0.1, 1.0), factor=10, grows=2)
 
 
@@ -50,6 +52,21 @@ def test_the_second_number_is_tuned_at_the_first_ones_best():
     found = searched(worth, RATE, mu)
     assert found.change == {"training": {"learning_rate": 0.1}, "correction": {"mu": 0.1}}
     assert {rate_of(one) for one in asked if "correction" in one} == {0.1}
+
+
+def test_where_no_value_can_be_used_nothing_is_chosen_and_the_next_number_is_tuned():
+    search = searched(lambda one: None if "correction" not in one else 0.5, RATE, MU)
+    assert search.change == {"correction": {"mu": 0.01}}
+    first, second = search.tried
+    assert (first["chosen"], first["edge"], list(first["tried"])) == (None, False, ["0.01", "0.1", "1"])
+    assert second["chosen"] == 0.01
+    assert "the row's own, since none could be used" in tuned_words(first)
+
+
+@pytest.mark.parametrize("values", [(0.0, 0.1, 1.0), (-1.0, 0.1, 1.0), (0.1, 0.1, 1.0), (1.0, 0.1, 0.01)])
+def test_values_ascend_and_are_above_0_so_that_a_grid_can_grow(values):
+    with pytest.raises(ValidationError, match="above 0"):
+        Tuned(setting="correction.mu", values=values)
 
 
 def test_what_could_not_be_measured_is_worth_least_and_of_equals_the_first_is_taken():

@@ -74,6 +74,7 @@ _SCANS = {
     "sums_both": "`analytic`: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "moco_fedavg": "`fedavg`, 20 rounds, on an encoder that clients pre-trained together without labels",
+    "moco_uniform": "the same, all clients weighing alike",
     "moco_scaffold": "`scaffold`, 20 rounds, on the same encoder",
     "pooled": "the network of `fedavg` on all scans in one place",
     "pooled_moco": "the same, its encoder pre-trained in one place, too",

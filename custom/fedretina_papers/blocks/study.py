@@ -87,7 +87,9 @@ def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Ou
     with pool(jobs) as workers:
         try:
             cases = [block.plan.case(name) for name in dict.fromkeys(draw.case for draw in draws)]
-            asked = [(one.name, name) for one in cases for name in block.plan.names(one) if block.plan.row(name).tune]
+            named = [(one.name, block.plan.row(name)) for one in cases for name in block.plan.names(one)]
+            parts = [(case, block.plan.row(name)) for case, row in named for name in (*row.parts, row.of) if name]
+            asked = dict.fromkeys((case, row.name) for case, row in (*named, *parts) if row.tune)
             for tuned in [workers.submit(_tune, settings, block.out, *one) for one in asked]:
                 tuned.result()
             for future in as_completed([workers.submit(_runs, settings, block.out, draw) for draw in draws]):
@@ -133,8 +135,13 @@ def _require_alike(told: Mapping[str, Any], out: Path) -> None:
     changed = (row for row in told["rows"] if row["name"] in rows and row | in_print != rows[row["name"]] | in_print)
     other += [f"row {row['name']}" for row in changed]
     cases = {case["name"]: case | {"rows": []} for case in held["cases"]}
-    mine = ((case["name"], case | {"rows": []}) for case in told["cases"])
-    other += [f"case {name}" for name, case in mine if cases.get(name, case) != case]
+    mine = {case["name"]: case | {"rows": []} for case in told["cases"]}
+    ran = [
+        name for name in cases if (out / "results" / name).is_dir()
+    ]  # one that is left out would come back as another
+    other += [
+        f"case {name}" for name, case in cases.items() if mine.get(name, case if name not in ran else None) != case
+    ]
     other += ["starts"] if _instead(held, cases) != _instead(told, cases) else []
     encoders = held.get("encoders", {})
     other += [f"encoder {name}" for name, one in told["encoders"].items() if encoders.get(name, one) != one]

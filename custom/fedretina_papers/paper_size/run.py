@@ -302,7 +302,7 @@ def _spent_before(folder: Path) -> _Spent:
     if not folder.exists():
         return _Spent()
     held = read_json(folder / _SPENT) if (folder / _SPENT).exists() else {"open": True, "longest": 0.0}
-    found = _Spent(None if held["open"] else held["seconds"], held["longest"])
+    found = _Spent(None if held["open"] else held["seconds"], held.get("longest", 0.0))
     write_json(folder / _SPENT, {**found._asdict(), "open": True})
     return found
 
@@ -352,7 +352,7 @@ def _known(folder: Path, encoder: str, call: Call) -> _Known:
     pace = max((one["seconds"] / one["images_seen"] for one in alike), default=None)
     if pace is None and speed is not None and speed["encoder"] == encoder:
         pace = step
-    orders = [(one["longest_order"], one["images_of_it"]) for one in alike if one["longest_order"]]
+    orders = [(one["longest_order"], one["images_of_it"]) for one in alike if one.get("images_of_it")]
     return _Known(pace, step * call.jobs, orders, call.budget.unknown)
 
 
@@ -368,6 +368,9 @@ def _trimmed(plan: PaperSizePlan, out: Path, state_mb: int) -> Iterator[str]:
         root = out / work.part / "runs" / plan.benches[work.part].rows[work.row].name
         folder = root / run_name(plan.experiment_of(work))
         if not folder.exists():
+            continue
+        if _result(plan, out, work).exists():  # killed between the result and this
+            shutil.rmtree(folder)
             continue
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
         if total + size > state_mb:

@@ -25,7 +25,8 @@ class Against(NamedTuple):
         seen: Smallest true difference that so many draws with such a spread show in four of five studies, as the first
             of the table's tests in Holm's order, which has the hardest level.
         p: That it beats every row alone: the largest p of all of them, 1 where it does not lead.
-        adjusted: The same after Holm's adjustment over all federated rows and primary figures of the table.
+        adjusted: The same after Holm's adjustment over all federated rows, and over the figures that were given
+            together: a block's primary ones, each for itself on the papers' pages.
     """
 
     figure: str
@@ -50,10 +51,12 @@ def hardest(figure: str, tests: Mapping[str, tuple[SeedTest, float | None]]) -> 
             difference that could be seen; one or more.
     """
     name = min(tests, key=lambda one: -np.inf if (mean := tests[one][0].mean) is None else mean)
-    whole = [1.0 if (one.mean or 0) <= 0 else one.p for one, _ in tests.values()]
+    whole = [1.0 if one.mean is not None and one.mean <= 0 else one.p for one, _ in tests.values()]
     known = [p for p in whole if p is not None]
     test, seen = tests[name]
-    return Against(figure, name, test, seen, max(known) if len(known) == len(whole) else None, None)
+    # Behind one of them is behind, whatever of the others is not known.
+    told = max(known) if known and (len(known) == len(whole) or max(known) == 1) else None
+    return Against(figure, name, test, seen, told, None)
 
 
 def adjusted(found: Mapping[str, Sequence[Against]]) -> dict[str, list[Against]]:
