@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from fedretina.child import pool
 from fedretina.data.clients import ClientSkew, divide
 from fedretina.data.manifest import PRETRAIN, SPLITS
 from fedretina.data.site_data import SiteData, load_site_data
-from fedretina.errors import SettingsError
+from fedretina.errors import SettingsError, StateError
 from fedretina.locks import folder_lock
 from fedretina.seeds import derive_seed
-from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings, read_data_settings
 from fedretina.storage import read_json, write_json
 from fedretina.version import versions
@@ -24,7 +26,7 @@ from fedretina_papers.draws import rows_of
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.first_phase_plan import EncoderChoice, FirstPhasePlan
 from fedretina_papers.one_run import machine
-from fedretina_papers.pretraining import pretrained
+from fedretina_papers.pretraining import TOLD, Pretrained, pretrained
 from fedretina_papers.runner import FIXED, Told, settings_alike
 
 STUDY = "study.json"
@@ -35,15 +37,17 @@ _MAY_GROW = {"encoders", "minutes", "sites"}
 def run_first_phase(
     plan: FirstPhasePlan,
     out: Path,
+    jobs: int,
     tell: Callable[[Told], None],
     read: Callable[[str, int, int], None] = lambda what, done, of: None,
 ) -> dict[str, str]:
-    """Pre-train every encoder a while longer.
+    """Pre-train every encoder a while longer; one that goes on after another waits for that one.
 
     Args:
         plan: The plan; a folder that holds another plan's results is refused.
         out: Folder of the study.
-        tell: Called after each round.
+        jobs: Encoders at a time, each in a process of its own.
+        tell: Called after each round, of several at a time after each encoder.
         read: Called while the sites' images are read: as `sites_of`.
 
     Returns:
@@ -51,7 +55,7 @@ def run_first_phase(
 
     Raises:
         SettingsError: The folder belongs to another plan.
-        StateError: The folder is in use, or cannot be written.
+        StateError: The folder is in use, or cannot be written, or a process of several ended abruptly.
         DataError: A site's data cannot be used.
         TrainingError: A pre-training cannot go on.
     """
@@ -59,25 +63,82 @@ def run_first_phase(
         fixed = plan.model_dump(mode="json", exclude=_MAY_GROW) | {"sites": sorted(plan.sites)}
         fixed = settings_alike(fixed, out)
         write_json(out / FIXED, fixed)
-        sites: dict[str, SiteData] = {}
-        for at, encoder in enumerate(plan.encoders, 1):
-            experiment = plan.pretraining(encoder)
-            sites = sites or _sites(plan, experiment, out, read)
+        for encoder in plan.encoders:
             _require_as_begun(encoder, out)
-            say = partial(_say, tell, at, len(plan.encoders), encoder.name)
-            own = as_clients(sites, plan.clients_of(encoder), plan.seed)
-            done = pretrained(experiment, own, out / "pretraining" / encoder.name, plan.minutes, say, encoder.enough)
-            write_json(out / "encoders" / f"{encoder.name}.json", done._asdict())
+        sites = _sites(plan, out, read)  # before processes share the caches
+        of = len(plan.encoders)
+        if jobs == 1:
+            for at, encoder in enumerate(plan.encoders, 1):
+                _pretrained(plan, encoder, sites, out, partial(_say, tell, at, of, encoder.name))
+        else:
+            for at, (name, done) in enumerate(_side_by_side(plan, out, jobs), 1):
+                _say(tell, at, of, name, f"round {done.rounds} of {done.of}")
         told = plan.model_dump(mode="json", exclude={"sites"})
         facts = {name: {"images": one.counts["pretrain"], "synthetic": one.synthetic} for name, one in sites.items()}
         write_json(out / STUDY, {**told, "sites": facts, "versions": versions(), "machine": machine()})
     return {}
 
 
+def _side_by_side(plan: FirstPhasePlan, out: Path, jobs: int) -> Iterator[tuple[str, Pretrained]]:
+    """Encoders as their time is up or they are done."""
+    settings, left, running = plan.model_dump(mode="json"), list(plan.encoders), dict[Future[Pretrained], str]()
+    with pool(jobs) as workers:
+        try:
+            while left or running:
+                unfinished = {*(one.name for one in left), *running.values()}
+                for encoder in [one for one in left if one.after not in unfinished]:
+                    running[workers.submit(_in_a_process, settings, encoder.name, out)] = encoder.name
+                    left.remove(encoder)
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+        except BrokenExecutor as error:
+            raise StateError(
+                "a process that pre-trains ended abruptly, as where memory runs out: what it has learned is stored; "
+                "call again, with fewer --jobs."
+            ) from error
+        except BaseException:
+            workers.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _in_a_process(settings: Mapping[str, Any], name: str, out: Path) -> Pretrained:
+    plan = FirstPhasePlan.model_validate(settings)
+    (encoder,) = (one for one in plan.encoders if one.name == name)
+    return _pretrained(plan, encoder, _sites(plan, out, lambda what, done, of: None), out, lambda words: None)
+
+
+def _pretrained(
+    plan: FirstPhasePlan,
+    encoder: EncoderChoice,
+    sites: Mapping[str, SiteData],
+    out: Path,
+    say: Callable[[str], None],
+) -> Pretrained:
+    """Pre-train an encoder a while longer, from where the one that it goes on after has come to its end."""
+    folder, own = out / "pretraining" / encoder.name, as_clients(sites, plan.clients_of(encoder), plan.seed)
+    if encoder.after and not (folder / TOLD).exists():
+        before = Pretrained(**read_json(out / "encoders" / f"{encoder.after}.json"))
+        if before.rounds >= before.of:
+            _go_on_from(out / "pretraining" / encoder.after, folder)
+    done = pretrained(plan.pretraining(encoder), own, folder, plan.minutes, say, encoder.enough)
+    write_json(out / "encoders" / f"{encoder.name}.json", done._asdict())
+    return done
+
+
+def _go_on_from(other: Path, folder: Path) -> None:
+    """Take what another pre-training has become as one's own; a copy that is cut off is made again."""
+    half = folder.with_name(f".{folder.name}")
+    shutil.rmtree(half, ignore_errors=True)
+    shutil.copytree(other, half)
+    shutil.copy2(folder / _BEGUN, half / _BEGUN)
+    shutil.rmtree(folder)
+    half.rename(folder)
+
+
 def _require_as_begun(encoder: EncoderChoice, out: Path) -> None:
     """Refuse to go on with an encoder by other settings than it was begun with; how long it trains may change."""
     file = out / "pretraining" / encoder.name / _BEGUN
-    told = encoder.model_dump(mode="json", exclude={"title", "enough"})
+    told = encoder.model_dump(mode="json", exclude={"title", "enough", "after"})
     if not file.exists():
         write_json(file, told)
     elif read_json(file) != told:
@@ -90,10 +151,8 @@ def _say(tell: Callable[[Told], None], at: int, of: int, name: str, words: str) 
     tell(Told(at, of, f"{name}: {words}", None))
 
 
-def _sites(
-    plan: FirstPhasePlan, experiment: Experiment, out: Path, read: Callable[[str, int, int], None]
-) -> dict[str, SiteData]:
-    found = {}
+def _sites(plan: FirstPhasePlan, out: Path, read: Callable[[str, int, int], None]) -> dict[str, SiteData]:
+    found, experiment = {}, plan.pretraining(plan.encoders[0])  # all see the same images
     for site, file in sorted(plan.sites.items()):
         phantom = SiteDataSettings(phantom_images=experiment.phantom_images or 160)
         settings = phantom if file is None else read_data_settings(file, site)

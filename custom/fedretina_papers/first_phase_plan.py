@@ -38,6 +38,8 @@ class EncoderChoice(BaseModel):
         enough: Rounds after which no call goes on with it; the plan's where None.
         seed: Of its pre-training; the plan's where None.
         clients: As the plan's, which it stands in the place of; the plan's where None.
+        after: An encoder before it in the plan that differs in `enough` alone: where that has run to its end, this one
+            goes on from there, to the bits that it would have from the first round on.
     """
 
     model_config = _STRICT
@@ -48,6 +50,7 @@ class EncoderChoice(BaseModel):
     enough: int | None = Field(default=None, ge=1)
     seed: int | None = Field(default=None, ge=0)
     clients: dict[str, Clients] | None = None
+    after: str = ""
 
 
 class FirstPhasePlan(BaseModel):
@@ -86,6 +89,14 @@ class FirstPhasePlan(BaseModel):
         names = [one.name for one in self.encoders]
         if len(set(names)) < len(names):
             raise ValueError(f"encoders are {names}: names must differ.")
+        for at, one in enumerate(self.encoders):
+            before = next((other for other in self.encoders[:at] if other.name == one.after), None)
+            apart = dict.fromkeys(("name", "title", "enough", "after"))
+            if one.after and (before is None or one.model_copy(update=apart) != before.model_copy(update=apart)):
+                raise ValueError(
+                    f"encoder {one.name} goes on after {one.after}: name one before it with the same who, settings, "
+                    "seed and clients."
+                )
         dealt = {site for one in self.encoders for site in self.clients_of(one)}
         if lacking := sorted(dealt - set(self.sites)):
             raise ValueError(f"clients are dealt out of {', '.join(lacking)}: name a --site for each.")
@@ -115,6 +126,11 @@ class FirstPhasePlan(BaseModel):
             return {}
         return self.clients if encoder.clients is None else encoder.clients
 
+    def begins_as(self, encoder: EncoderChoice) -> EncoderChoice:
+        """The encoder that the first rounds of this one are called by: itself where it goes on after none."""
+        before = next((one for one in self.encoders if one.name == encoder.after), None)
+        return encoder if before is None else self.begins_as(before)
+
     def pretraining(self, encoder: EncoderChoice) -> Experiment:
         """Settings of an encoder's pre-training.
 
@@ -123,7 +139,7 @@ class FirstPhasePlan(BaseModel):
         """
         base = {**_PRETRAINED, "network": {**_START, "contrast": {"layout": "moco_v2"}}}
         named = {
-            "name": f"{self.name}_{encoder.name}",
+            "name": f"{self.name}_{self.begins_as(encoder).name}",
             "seed": self.seed if encoder.seed is None else encoder.seed,
             "phantom_images": self.phantom_images,
         }

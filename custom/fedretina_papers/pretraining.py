@@ -18,6 +18,9 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.storage import read_json, read_tensors, write_json
 
+TOLD = "pretrained.json"
+"""In a pre-training's folder: how far it has come."""
+
 
 class _TimeIsUpError(Exception):
     """Ends a run between two orders, as a kill would."""
@@ -65,12 +68,12 @@ def pretrained(
         enough: Rounds after which no call goes on; all of the experiment's where None.
 
     Returns:
-        How far it has come, as stored in `pretrained.json`.
+        How far it has come, as stored in `TOLD`.
 
     Raises:
         FedretinaError: The run cannot go on.
     """
-    stored = folder / "pretrained.json"
+    stored = folder / TOLD
     all_rounds = experiment.phases[0].rounds
     of = min(enough or all_rounds, all_rounds)
     before = Pretrained(**read_json(stored)) if stored.exists() else Pretrained(0, of, 0, {}, [], {}, 0)

@@ -48,9 +48,9 @@ def study(tmp_path_factory, little_encoders):
     """A round of each encoder, and then another of one."""
     out = tmp_path_factory.mktemp("study")
     told = []
-    run_first_phase(tiny(), out, lambda one: told.append(one.words))
+    run_first_phase(tiny(), out, 1, lambda one: told.append(one.words))
     first = given_encoders(out)
-    run_first_phase(tiny(encoders=tiny().encoders[1:]), out, lambda one: told.append(one.words))
+    run_first_phase(tiny(encoders=tiny().encoders[1:]), out, 1, lambda one: told.append(one.words))
     return out, told, first
 
 
@@ -98,12 +98,12 @@ def test_each_call_trains_on(study, tmp_path):
     assert first["moco"]["files"]["site-1"]["sha256"] != second["moco"]["files"]["site-1"]["sha256"]
     assert second["moco"]["sent"] > second["alone"]["sent"] == 0
     again = []
-    run_first_phase(tiny(minutes=0), out, again.append)
+    run_first_phase(tiny(minutes=0), out, 1, again.append)
     assert not again
     write_first_phase_page(out, tmp_path / "page.md")
     assert "| pre-trained by all sites, MoCo | 2 of 2 | 2 |" in (tmp_path / "page.md").read_text()
     with pytest.raises(SettingsError, match="other settings"):
-        run_first_phase(tiny(seed=2), out, again.append)
+        run_first_phase(tiny(seed=2), out, 1, again.append)
     with pytest.raises(SettingsError, match="trains the encoder"):
         tiny(pretrain={"network": {"frozen": "all"}})
 
@@ -111,9 +111,9 @@ def test_each_call_trains_on(study, tmp_path):
 def test_a_pre_training_ends_when_it_is_enough(little_encoders, tmp_path):
     (moco,) = [{**one, "enough": 1} for one in tiny().model_dump()["encoders"] if one["name"] == "moco"]
     for _ in range(2):
-        run_first_phase(tiny(encoders=[moco], minutes=100), tmp_path, lambda told: None)
+        run_first_phase(tiny(encoders=[moco], minutes=100), tmp_path, 1, lambda told: None)
         assert given_encoders(tmp_path)["moco"]["passes"] == 1
-    run_first_phase(tiny(encoders=[{**moco, "enough": 2}], minutes=100), tmp_path, lambda told: None)
+    run_first_phase(tiny(encoders=[{**moco, "enough": 2}], minutes=100), tmp_path, 1, lambda told: None)
     assert given_encoders(tmp_path)["moco"]["passes"] == 2
 
 
@@ -121,27 +121,73 @@ def test_a_killed_pre_training_with_more_rounds_than_are_enough_ends(little_enco
     """Killed behind the second round's write, before what it had become was told."""
     (moco,) = [{**one, "enough": 2} for one in tiny().model_dump()["encoders"] if one["name"] == "moco"]
     for _ in range(2):
-        run_first_phase(tiny(encoders=[moco], rounds=5), tmp_path, lambda told: None)
+        run_first_phase(tiny(encoders=[moco], rounds=5), tmp_path, 1, lambda told: None)
     (tmp_path / "pretraining" / "moco" / "pretrained.json").unlink()
-    run_first_phase(tiny(encoders=[{**moco, "enough": 1}], rounds=5, minutes=100), tmp_path, lambda told: None)
+    run_first_phase(tiny(encoders=[{**moco, "enough": 1}], rounds=5, minutes=100), tmp_path, 1, lambda told: None)
     assert given_encoders(tmp_path)["moco"]["passes"] == 2
+
+
+def test_an_encoder_goes_on_after_a_shorter_one_to_the_bits_of_one_go(little_encoders, tmp_path):
+    (moco,) = (one.model_dump() for one in tiny().encoders if one.name == "moco")
+    whole, told = {"rounds": 5, "minutes": 100}, []
+    chain = [
+        {**moco, "enough": 1},
+        {**moco, "name": "longer", "enough": 2, "after": "moco"},
+        {**moco, "name": "longest", "enough": 3, "after": "longer"},
+    ]
+    run_first_phase(tiny(encoders=chain, **whole), tmp_path / "chain", 1, lambda one: told.append(one.words))
+    assert told == ["moco: round 1 of 1", "longer: round 2 of 2", "longest: round 3 of 3"]  # no round twice
+    in_one_go = tiny(encoders=[{**moco, "enough": 3}], **whole)
+    run_first_phase(in_one_go, tmp_path / "whole", 1, lambda told: None)
+    found, (straight,) = given_encoders(tmp_path / "chain"), given_encoders(tmp_path / "whole").values()
+    assert _sha(found["longest"]) == _sha(straight)
+    assert (found["longest"]["passes"], found["longest"]["sent"]) == (3, straight["sent"])
+    assert found["longest"]["losses"] == straight["losses"]
+    assert found["longest"]["minutes"] > found["longer"]["minutes"] > found["moco"]["minutes"]
+
+
+def test_a_copy_of_a_shorter_pre_training_that_was_cut_off_is_made_again(little_encoders, tmp_path):
+    (moco,) = (one.model_dump() for one in tiny().encoders if one.name == "moco")
+    chain = tiny(encoders=[{**moco, "enough": 1}, {**moco, "name": "longer", "after": "moco"}])
+    cut = tmp_path / "pretraining" / ".longer"
+    (cut / "run").mkdir(parents=True)
+    (cut / "run" / "half").touch()
+    run_first_phase(chain, tmp_path, 1, lambda told: None)
+    assert given_encoders(tmp_path)["longer"]["passes"] == 2
+    assert not cut.exists()
+    assert not (tmp_path / "pretraining" / "longer" / "run" / "half").exists()
+
+
+def test_an_encoder_goes_on_after_none_that_trained_otherwise():
+    moco, pooled = (one for one in tiny().encoders if one.name in ("moco", "pooled"))
+    for first, second in (
+        (pooled, {"after": "pooled"}),
+        (moco, {"after": "moco", "seed": 3}),
+        (moco, {"after": "none"}),
+    ):
+        with pytest.raises(SettingsError, match="name one before it with the same who, settings, seed and clients"):
+            tiny(encoders=[first, moco.model_copy(update={"name": "longer", **second})])
+
+
+def _sha(encoder):
+    return {site: one["sha256"] for site, one in encoder["files"].items()}
 
 
 def test_sites_that_pre_train_together_may_be_dealt_to_clients(little_encoders, tmp_path):
     (moco,) = [one for one in tiny().encoders if one.name == "moco"]
-    run_first_phase(tiny(encoders=[moco], clients={"site-1": 2}, phantom_images=100), tmp_path, lambda told: None)
+    run_first_phase(tiny(encoders=[moco], clients={"site-1": 2}, phantom_images=100), tmp_path, 1, lambda told: None)
     found = given_encoders(tmp_path)["moco"]["files"]
     assert sorted(found) == ["site-1-1", "site-1-2", "site-2"]
     with pytest.raises(SettingsError, match="dealt out of site-9: name a --site"):
         tiny(clients={"site-9": 2})
     others = moco.model_copy(update={"name": "moco_other", "clients": {"site-2": 2}})
     run_first_phase(
-        tiny(encoders=[others], clients={"site-1": 2}, phantom_images=100), tmp_path / "other", lambda told: None
+        tiny(encoders=[others], clients={"site-1": 2}, phantom_images=100), tmp_path / "other", 1, lambda told: None
     )
     assert sorted(given_encoders(tmp_path / "other")["moco_other"]["files"]) == ["site-1", "site-2-1", "site-2-2"]
     again = {"encoders": [others.model_copy(update={"clients": {"site-1": 2}})], "phantom_images": 100}
     with pytest.raises(SettingsError, match="moco_other in other was begun with other settings"):
-        run_first_phase(tiny(clients={"site-1": 2}, **again), tmp_path / "other", lambda told: None)
+        run_first_phase(tiny(clients={"site-1": 2}, **again), tmp_path / "other", 1, lambda told: None)
     with pytest.raises(SettingsError, match="dealt out of site-9: name a --site"):
         tiny(encoders=[moco.model_copy(update={"clients": {"site-9": 2}})])
 
@@ -196,7 +242,9 @@ def test_images_of_all_sites_lie_in_one_place_where_no_label_is_read(little_enco
     sites = ("site-1", "site-2", "site-3")
     in_place = [one for one in tiny().encoders if one.who == "pooled"]
     pretrain = merged(tiny().pretrain, {"images": {"modality": "fundus"}})
-    run_first_phase(tiny(sites=dict.fromkeys(sites), encoders=in_place, pretrain=pretrain), tmp_path, lambda told: None)
+    run_first_phase(
+        tiny(sites=dict.fromkeys(sites), encoders=in_place, pretrain=pretrain), tmp_path, 1, lambda told: None
+    )
     found = given_encoders(tmp_path)["pooled"]
     assert sorted(found["files"]) == sorted(sites)
     assert len({one["sha256"] for one in found["files"].values()}) == 1

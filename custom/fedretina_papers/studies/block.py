@@ -33,8 +33,10 @@ def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
         require_alike(plan, out)
         if (out / PLAN).exists() and not (out / _FIRST).exists():
             raise SettingsError(f"the runs in {out.name} stand on encoders that were given: give --encoders again.")
-        run_first_phase(_before(plan), out / _FIRST, tell, read)
-        return run_block(plan.on(given_encoders(out / _FIRST)), out, jobs, tell, read)
+        run_first_phase(_before(plan), out / _FIRST, jobs, tell, read)
+        found = given_encoders(out / _FIRST)
+        mine = {name: one for name, one in found.items() if name in plan.stood_on}
+        return run_block(plan.on(mine), out, jobs, tell, read)
 
     return Prepared(run, compare, no_cases)
 
@@ -52,9 +54,12 @@ def _before(plan: BlockPlan) -> FirstPhasePlan:
         )
     laid_over = {name: value for name, value in plan.first.items() if name != "preset"}
     whole = merged(preset(str(plan.first["preset"])), laid_over)
-    wanted = [one for one in whole["encoders"] if one["name"] in plan.stood_on]
-    if lacking := sorted(plan.stood_on - {one["name"] for one in wanted}):
+    named, names = {one["name"]: one for one in whole["encoders"]}, set(plan.stood_on)
+    if lacking := sorted(names - set(named)):
         raise SettingsError(f"{plan.first['preset']} pre-trains no encoder {', '.join(lacking)}: name it in first.")
+    while before := {after for name in names if (after := named[name].get("after")) in named} - names:
+        names |= before
+    wanted = [one for name, one in named.items() if name in names]
     return FirstPhasePlan.read({**whole, "sites": plan.sites, "encoders": wanted, "minutes": _UNTIL_DONE})
 
 

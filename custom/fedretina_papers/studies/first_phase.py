@@ -15,7 +15,7 @@ from fedretina_papers.row_study import compare
 def _first_phase(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = FirstPhasePlan.read(settings)
     limits.require_none(plan.name)
-    return Prepared(lambda out, jobs, tell, read: run_first_phase(plan, out, tell, read), compare, no_cases)
+    return Prepared(lambda out, jobs, tell, read: run_first_phase(plan, out, jobs, tell, read), compare, no_cases)
 
 
 register(
