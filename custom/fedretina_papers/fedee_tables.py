@@ -131,7 +131,9 @@ def win_words(results: FedeeResults, eta: float = BY_SIZE) -> list[str]:
 
 
 def estimator_tables(results: FedeeResults) -> tuple[dict[str, list[str]], list[str]]:
-    """A table a measure, estimators down and strategies across, by the sites' sizes; and the strategies left out.
+    """A table a measure, estimators down and strategies across, by the sites' sizes, and what each took.
+
+    Beside them the strategies that are left out.
 
     Nothing where none of the estimators that the paper has not was run.
     """
@@ -153,6 +155,12 @@ def estimator_tables(results: FedeeResults) -> tuple[dict[str, list[str]], list[
             for method, by in rows.items()
         ]
         made[title] = table(["estimator", *shown], [*cells, ["best mean", *(best(one, key) for one in shown)]])
+    for column in _taken(results):
+        took = [
+            [method, *(column.cell(results.records, Line((), by[strategy])) for strategy in shown)]
+            for method, by in rows.items()
+        ]
+        made[column.title] = table(["estimator", *shown], took)
     return made, [strategy for strategy in FURTHER if strategy not in shown]
 
 
@@ -275,7 +283,7 @@ def other_sites(records: Records) -> pd.Series:
 
 
 def tuning_tables(results: FedeeResults) -> tuple[dict[str, list[str]], list[str]]:
-    """Tables 7 to 9: FedEE by batch size and learning rate; and how far the cells of each lie apart."""
+    """Tables 7 to 9: FedEE by batch size and learning rate, and what each took; and how far the cells lie apart."""
     cells: dict[tuple[int, float], str] = {}
     for name in results.benchmark.plan["rows"]:
         run = next(iter(results.benchmark.runs.get(name, {}).values()), None)
@@ -300,6 +308,13 @@ def tuning_tables(results: FedeeResults) -> tuple[dict[str, list[str]], list[str
         made[results.titles[key]] = table(head, rows)
         means = [mean for name in cells.values() if (mean := results.mean(name, key)) is not None]
         apart += [f"{results.titles[key]} {number(max(means) - min(means), 3)}"] if len(means) > 1 else []
+    batches, rates = sorted({batch for batch, _ in cells}), sorted({rate for _, rate in cells})
+    for column in _taken(results):
+        took = [
+            [f"{batch}", *(column.cell(results.records, Line((), cells.get((batch, rate), ""))) for rate in rates)]
+            for batch in batches
+        ]
+        made[column.title] = table(["batch", *(f"{rate:g}" for rate in rates)], took)
     return made, apart
 
 

@@ -71,12 +71,34 @@ class Kind(NamedTuple):
     compares: Compares = ALIKE
 
 
-_KINDS: dict[str, Kind] = {}
+class _Registered(NamedTuple):
+    kind: Kind
+    by: str
 
 
-def register(name: str, kind: Kind) -> None:
-    """Say what plans with this `paper` are; a module that is imported anew replaces its own."""
-    _KINDS[name] = kind
+_KINDS: dict[str, _Registered] = {}
+
+
+def register(name: str, kind: Kind, by: str) -> None:
+    """Say what plans with this `paper` are.
+
+    Args:
+        name: The plan's `paper`.
+        kind: What they are.
+        by: File of the module; one that is run anew replaces its own.
+
+    Raises:
+        SettingsError: Another module has registered the name.
+    """
+    if name in _KINDS and _KINDS[name].by != by:
+        raise SettingsError(f"there is a study {name!r} already: give yours another name.")
+    _KINDS[name] = _Registered(kind, by)
+
+
+def packaged() -> None:
+    """Have the studies of the package register themselves, so that none of one's own takes a name of theirs."""
+    for module in pkgutil.iter_modules(import_module(_HOME).__path__, f"{_HOME}."):
+        import_module(module.name)
 
 
 def kind_of(paper: str) -> Kind:
@@ -86,16 +108,19 @@ def kind_of(paper: str) -> Kind:
         SettingsError: There is no such kind.
     """
     if paper not in _KINDS:
-        for module in pkgutil.iter_modules(import_module(_HOME).__path__, f"{_HOME}."):
-            import_module(module.name)
+        packaged()
     if paper not in _KINDS:
         raise SettingsError(f"paper is {paper!r}: a benchmark's page is one of {', '.join(sorted(_KINDS))}.")
-    return _KINDS[paper]
+    return _KINDS[paper].kind
 
 
 def without_pictures(write: Callable[[Path, Path], None]) -> Render:
     """A page that shows no pictures."""
     return lambda out, page, pictures: write(out, page)
+
+
+def nothing_compared(_out: Path) -> None:
+    """Comparison of a study whose page compares by itself, or not at all."""
 
 
 def no_cases(_out: Path, _page: Path) -> bool:

@@ -12,7 +12,7 @@ from fedretina_papers.cases import write_cases
 from fedretina_papers.compared import STATISTICS, statistics
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import Records
-from fedretina_papers.kinds import ALIKE, Compares, Kind, Prepared, Render, register
+from fedretina_papers.kinds import ALIKE, Compares, Kind, Prepared, Render, packaged, register
 from fedretina_papers.one_run import sites_of
 from fedretina_papers.paper_size.limits import Limits
 from fedretina_papers.plan import BenchmarkPlan
@@ -32,19 +32,23 @@ def study(name: str) -> Callable[[Values], Values]:
 
     Args:
         name: In the plan, and of the template.
+
+    Raises:
+        SettingsError: There is another study of that name.
     """
 
     def registered(values: Values) -> Values:
-        beside = Path(inspect.getfile(values)).parent
+        home = Path(inspect.getfile(values))
 
         def render(out: Path, page: Path, _pictures: Path) -> None:
             benchmark = read_benchmark(out)
             found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
             ran = [*warnings(benchmark, found), *what_was_run(benchmark, found)]
             shown = values(benchmark, Records(benchmark.runs, benchmark.sites), found)
-            write_page(f"{name}.md.j2", page, beside, plan=benchmark.plan, ran=ran, **shown)
+            write_page(f"{name}.md.j2", page, home.parent, plan=benchmark.plan, ran=ran, **shown)
 
-        register(name, of_rows(render))
+        packaged()
+        register(name, of_rows(render), str(home.resolve()))
         return values
 
     return registered

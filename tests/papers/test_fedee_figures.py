@@ -14,9 +14,11 @@ from fedretina_papers.fedee_figures import RATES, member_figures, site_figures
 from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.fedee_tables import (
     constant_table,
+    estimator_tables,
     member_tables,
     personal_table,
     refer_table,
+    rows_of_estimators,
     site_table,
     tuning_tables,
     undefined_table,
@@ -183,7 +185,8 @@ def varied(*names):
 
     def run(name, at):
         batch, rate = (int(name[7:9]), float(f"0.{name[12:]}")) if "_lr" in name else (32, 0.0003)
-        record = {"title": name, "settings": {"training": {"batch_size": batch, "learning_rate": rate}}}
+        training = {"batch_size": batch, "learning_rate": rate}
+        record = {"title": name, "settings": {"training": training}, "passes": 20, "bytes_up": 4000 * (at + 1)}
         kept = {"accuracy": [0.0] * 4 + [0.5] + [0.0] * 5}
         site = {"images": 10, "accuracy": 0.1 * (at + 1), "misdetection": 0.6, "selective": kept}
         return {1: record}, {"1": {"sites": {"a": site}}}
@@ -204,7 +207,20 @@ def test_tables_7_to_9_set_batch_and_rate_beside_the_papers():
     assert of[16]["0.0003"] == "not run"
     assert "0.848" in rows["| 32"]  # the paper's at the code's own settings
     assert apart[0] == "accuracy 0.100"
+    assert made["training passes"][-2:] == ["| 32 | not run | 20 |", ""]
+    assert made["sent by all sites"][2].replace("\u00a0", " ") == "| 16 | 8.0 kB | not run |"
     assert tuning_tables(varied("fedee")) == ({}, [])
+
+
+def test_what_every_estimator_took_stands_beside_what_it_gave():
+    rows = rows_of_estimators()
+    ran = [rows["FedEE"]["FedAvg"], rows["Temperature"]["FedAvg"]]
+    made, _ = estimator_tables(varied(*ran))
+    took = {line.split(" | ")[0]: line.replace("\u00a0", " ") for line in made["sent by all sites"]}
+    assert took["| FedEE"].startswith("| FedEE | 4.0 kB |")
+    assert took["| Temperature"].startswith("| Temperature | 8.0 kB |")
+    assert took["| Backbone"].startswith("| Backbone | not run |")
+    assert any(line.startswith("| FedEE | 20 |") for line in made["training passes"])
 
 
 def test_table_11_sets_exits_that_travel_beside_the_others():

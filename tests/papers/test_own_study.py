@@ -55,6 +55,7 @@ Compared: {{ compared | listed }}, over {{ plan.seeds | length }} seeds.
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     """The three files, registered in the test alone."""
+    kinds.packaged()
     monkeypatch.setattr(kinds, "_KINDS", dict(kinds._KINDS))
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(PLAN))
     (tmp_path / "mine.py").write_text(COLUMNS)
@@ -75,6 +76,16 @@ def test_three_files_are_a_study_and_its_page_is_made_again_from_its_results(min
     again = CliRunner().invoke(main, [*words, "--render", "--page", str(tmp_path / "again.md")])
     assert again.exit_code == 0, again.output
     assert (tmp_path / "again.md").read_text() == page
+
+
+def test_no_study_of_ones_own_takes_a_name_of_the_package(mine):
+    plan, taken = asked_plan(str(mine)), kinds.kind_of("oct")
+    (mine.parent / "mine.py").write_text(COLUMNS.replace('@study("mine")', '@study("oct")'))
+    with pytest.raises(SettingsError, match="there is a study 'oct' already: give yours another name"):
+        asked_plan(str(mine))
+    assert kinds.kind_of("oct") is taken
+    (mine.parent / "mine.py").write_text(COLUMNS)
+    assert asked_plan(str(mine)) == plan  # run anew, a file replaces its own
 
 
 def test_a_plan_names_a_kind_that_is_registered(mine):

@@ -13,11 +13,10 @@ from fedretina_papers.blocks.plan import BlockPlan
 from fedretina_papers.blocks.study import PLAN, require_alike, run_block
 from fedretina_papers.first_phase import run_first_phase
 from fedretina_papers.first_phase_plan import FirstPhasePlan
-from fedretina_papers.kinds import Kind, Prepared, Read, Tell, no_cases, register, without_pictures
+from fedretina_papers.kinds import Kind, Prepared, Read, Tell, no_cases, nothing_compared, register, without_pictures
 from fedretina_papers.paper_size.limits import Limits
 from fedretina_papers.plan import preset
 from fedretina_papers.pretraining import given_encoders
-from fedretina_papers.row_study import compare
 
 _FIRST = "first_phase"
 _UNTIL_DONE = 10_000
@@ -38,7 +37,7 @@ def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
         mine = {name: one for name, one in found.items() if name in plan.stood_on}
         return run_block(plan.on(mine), out, jobs, tell, read)
 
-    return Prepared(run, compare, no_cases)
+    return Prepared(run, nothing_compared, no_cases)
 
 
 def _before(plan: BlockPlan) -> FirstPhasePlan:
@@ -63,4 +62,4 @@ def _before(plan: BlockPlan) -> FirstPhasePlan:
     return FirstPhasePlan.read({**whole, "sites": plan.sites, "encoders": wanted, "minutes": _UNTIL_DONE})
 
 
-register("block", Kind(_block, without_pictures(write_block_page), unfinished=(_FIRST,)))
+register("block", Kind(_block, without_pictures(write_block_page), unfinished=(_FIRST,)), __file__)

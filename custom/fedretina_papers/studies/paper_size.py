@@ -27,4 +27,6 @@ def _paper_size(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     )
 
 
-register("paper_size", Kind(_paper_size, without_pictures(write_paper_size_page), unrun=True, unfinished=("runs",)))
+register(
+    "paper_size", Kind(_paper_size, without_pictures(write_paper_size_page), unrun=True, unfinished=("runs",)), __file__
+)
