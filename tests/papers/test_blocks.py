@@ -23,6 +23,7 @@ from fedretina_papers.blocks.tables import comparisons, difference, figure_table
 from fedretina_papers.command import _chosen
 from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
+from fedretina_papers.studies.block import _before
 
 ROOT = Path(__file__).parents[2]
 WHOLE = {"network": {"frozen": "nothing", "frozen_cache": "strict", "frozen_statistics": False}}
@@ -335,6 +336,16 @@ def test_the_page_is_that_of_the_stored_runs(name, tmp_path):
     unpack(ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz", tmp_path / "out")
     write_block_page(tmp_path / "out", tmp_path / "page.md")
     assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["f3-scans", "o1", "p1", "p1-photographs"])
+def test_encoders_are_pre_trained_for_as_long_as_those_of_the_stored_runs(name, tmp_path):
+    unpack(ROOT / "benchmarks" / "results" / f"{name.replace('-', '_')}.jsonl.gz", tmp_path)
+    stored = json.loads((tmp_path / "plan.json").read_text())["encoders"]
+    sites = {set_name for case in preset(name)["cases"] for set_name in case["hospitals"]}
+    before = _before(BlockPlan.read({**preset(name), "sites": dict.fromkeys(sorted(sites))}))
+    asked = {one.name: one.enough for one in before.encoders if one.name in stored}
+    assert asked == {one: told["passes"] for one, told in stored.items()}
 
 
 def test_the_page_has_the_prose_of_todays_plan(tmp_path):
