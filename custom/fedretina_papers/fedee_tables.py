@@ -137,6 +137,13 @@ def estimator_tables(results: FedeeResults) -> tuple[dict[str, list[str]], list[
 
     Nothing where none of the estimators that the paper has not was run.
     """
+
+    def cells(column: Column) -> list[list[str]]:
+        return [
+            [method, *(column.cell(results.records, Line((), by[strategy])) for strategy in shown)]
+            for method, by in rows.items()
+        ]
+
     rows, ran = rows_of_estimators(), results.benchmark.runs
     if not any(name in ran for further in FURTHER.values() for name in further.values()):
         return {}, []
@@ -149,18 +156,10 @@ def estimator_tables(results: FedeeResults) -> tuple[dict[str, list[str]], list[
 
     made = {}
     for key, title in {**results.titles, **{key: LESS_IS_BETTER[key] for key in _ALSO}}.items():
-        column = _by_size("", results.figure(key))
-        cells = [
-            [method, *(column.cell(results.records, Line((), by[strategy])) for strategy in shown)]
-            for method, by in rows.items()
-        ]
-        made[title] = table(["estimator", *shown], [*cells, ["best mean", *(best(one, key) for one in shown)]])
+        ours = cells(_by_size("", results.figure(key)))
+        made[title] = table(["estimator", *shown], [*ours, ["best mean", *(best(one, key) for one in shown)]])
     for column in _taken(results):
-        took = [
-            [method, *(column.cell(results.records, Line((), by[strategy])) for strategy in shown)]
-            for method, by in rows.items()
-        ]
-        made[column.title] = table(["estimator", *shown], took)
+        made[column.title] = table(["estimator", *shown], cells(column))
     return made, [strategy for strategy in FURTHER if strategy not in shown]
 
 

@@ -47,7 +47,8 @@ def run_first_phase(
         plan: The plan; a folder that holds another plan's results is refused.
         out: Folder of the study.
         jobs: Encoders at a time, each in a process of its own.
-        tell: Called after each round, of several at a time after each encoder.
+        tell: Called after each round, of several at a time after each encoder. What fails there ends the call once
+            those that run beside it have come to their end.
         read: Called while the sites' images are read: as `sites_of`.
 
     Returns:
@@ -65,7 +66,8 @@ def run_first_phase(
         write_json(out / FIXED, fixed)
         for encoder in plan.encoders:
             _require_as_begun(encoder, out)
-        sites = _sites(plan, out, read)  # before processes share the caches
+        # Not before: a plan whose sites cannot be read has left nothing that another plan could spoil.
+        sites = _sites(plan, out, read)
         of = len(plan.encoders)
         if jobs == 1:
             for at, encoder in enumerate(plan.encoders, 1):
@@ -114,11 +116,13 @@ def _pretrained(
     out: Path,
     say: Callable[[str], None],
 ) -> Pretrained:
-    """Pre-train an encoder a while longer, from where the one that it goes on after has come to its end."""
+    """Pre-train an encoder a while longer, from where it stands or the one that it goes on after, the further one."""
     folder, own = out / "pretraining" / encoder.name, as_clients(sites, plan.clients_of(encoder), plan.seed)
-    if encoder.after and not (folder / TOLD).exists():
+    write_json(folder / _BEGUN, _as_begun(encoder))
+    if encoder.after:
         before = Pretrained(**read_json(out / "encoders" / f"{encoder.after}.json"))
-        if before.rounds >= before.of:
+        rounds = read_json(folder / TOLD)["rounds"] if (folder / TOLD).exists() else 0
+        if rounds < before.rounds <= plan.rounds_of(encoder):
             _go_on_from(out / "pretraining" / encoder.after, folder)
     done = pretrained(plan.pretraining(encoder), own, folder, plan.minutes, say, encoder.enough)
     write_json(out / "encoders" / f"{encoder.name}.json", done._asdict())
@@ -138,13 +142,14 @@ def _go_on_from(other: Path, folder: Path) -> None:
 def _require_as_begun(encoder: EncoderChoice, out: Path) -> None:
     """Refuse to go on with an encoder by other settings than it was begun with; how long it trains may change."""
     file = out / "pretraining" / encoder.name / _BEGUN
-    told = encoder.model_dump(mode="json", exclude={"title", "enough", "after"})
-    if not file.exists():
-        write_json(file, told)
-    elif read_json(file) != told:
+    if file.exists() and read_json(file) != _as_begun(encoder):
         raise SettingsError(
             f"the encoder {encoder.name} in {out.name} was begun with other settings: give this one another name."
         )
+
+
+def _as_begun(encoder: EncoderChoice) -> dict[str, Any]:
+    return encoder.model_dump(mode="json", exclude={"title", "enough", "after"})
 
 
 def _say(tell: Callable[[Told], None], at: int, of: int, name: str, words: str) -> None:

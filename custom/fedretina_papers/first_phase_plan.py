@@ -38,7 +38,7 @@ class EncoderChoice(BaseModel):
         enough: Rounds after which no call goes on with it; the plan's where None.
         seed: Of its pre-training; the plan's where None.
         clients: As the plan's, which it stands in the place of; the plan's where None.
-        after: An encoder before it in the plan that differs in `enough` alone: where that has run to its end, this one
+        after: An encoder before it in the plan that differs in `enough` alone and is enough in no more rounds: this one
             goes on from there, to the bits that it would have from the first round on.
     """
 
@@ -92,10 +92,11 @@ class FirstPhasePlan(BaseModel):
         for at, one in enumerate(self.encoders):
             before = next((other for other in self.encoders[:at] if other.name == one.after), None)
             apart = dict.fromkeys(("name", "title", "enough", "after"))
-            if one.after and (before is None or one.model_copy(update=apart) != before.model_copy(update=apart)):
+            alike = before is not None and one.model_copy(update=apart) == before.model_copy(update=apart)
+            if one.after and not (before and alike and self.rounds_of(before) <= self.rounds_of(one)):
                 raise ValueError(
                     f"encoder {one.name} goes on after {one.after}: name one before it with the same who, settings, "
-                    "seed and clients."
+                    "seed and clients, that is enough in no more rounds."
                 )
         dealt = {site for one in self.encoders for site in self.clients_of(one)}
         if lacking := sorted(dealt - set(self.sites)):
@@ -125,6 +126,10 @@ class FirstPhasePlan(BaseModel):
         if encoder.who != "sites":
             return {}
         return self.clients if encoder.clients is None else encoder.clients
+
+    def rounds_of(self, encoder: EncoderChoice) -> int:
+        """Rounds after which no call goes on with an encoder."""
+        return min(encoder.enough or self.rounds, self.rounds)
 
     def begins_as(self, encoder: EncoderChoice) -> EncoderChoice:
         """The encoder that the first rounds of this one are called by: itself where it goes on after none."""

@@ -3,7 +3,7 @@
 import pytest
 
 from fedretina.data.site_data import load_site_data
-from fedretina.errors import SettingsError
+from fedretina.errors import FedretinaError, SettingsError
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_json, write_json
@@ -18,6 +18,7 @@ from fedretina_papers.kinds import kind_of
 from fedretina_papers.paper_size.limits import Limits
 from fedretina_papers.plan import preset
 from fedretina_papers.pretraining import given_encoders
+from fedretina_papers.studies.block import _before
 
 SITES = ("site-1", "site-2")
 _START = {"weights": {"source": "none"}}
@@ -143,7 +144,31 @@ def test_an_encoder_goes_on_after_a_shorter_one_to_the_bits_of_one_go(little_enc
     assert _sha(found["longest"]) == _sha(straight)
     assert (found["longest"]["passes"], found["longest"]["sent"]) == (3, straight["sent"])
     assert found["longest"]["losses"] == straight["losses"]
-    assert found["longest"]["minutes"] > found["longer"]["minutes"] > found["moco"]["minutes"]
+    assert found["longest"]["minutes"] >= found["longer"]["minutes"] >= found["moco"]["minutes"] > 0
+
+
+def test_an_encoder_goes_on_from_a_shorter_one_that_is_not_done_and_never_from_fewer_rounds(little_encoders, tmp_path):
+    (moco,) = (one.model_dump() for one in tiny().encoders if one.name == "moco")
+    chain = [{**moco, "enough": 3}, {**moco, "name": "longer", "enough": 5, "after": "moco"}]
+    rounds, told = [], []
+    for _ in range(3):  # a round a call and encoder
+        run_first_phase(tiny(encoders=chain, rounds=5), tmp_path, 1, lambda one: told.append(one.words))
+        rounds.append([one["passes"] for one in given_encoders(tmp_path).values()])
+    assert rounds == [[2, 1], [3, 2], [4, 3]]  # the longer one, by name before the other
+    assert len(told) == 6
+
+
+def test_sites_that_cannot_be_read_leave_nothing_that_another_plan_could_spoil(tmp_path):
+    with pytest.raises(FedretinaError):
+        run_first_phase(tiny(sites=dict.fromkeys(SITES, tmp_path / "none.yaml")), tmp_path / "out", 1, lambda one: None)
+    assert not (tmp_path / "out" / "pretraining").exists()
+
+
+def test_a_block_pre_trains_those_that_its_encoders_go_on_after(tmp_path):
+    plan = BlockPlan.read({**preset("p1"), "sites": dict.fromkeys(preset("p1")["cases"][0]["hospitals"])})
+    rows = tuple(row for row in plan.rows if row.start in ("", "moco_longest"))
+    before = _before(plan.model_copy(update={"rows": rows}))
+    assert [one.name for one in before.encoders] == ["moco", "moco_longer", "moco_longest"]
 
 
 def test_a_copy_of_a_shorter_pre_training_that_was_cut_off_is_made_again(little_encoders, tmp_path):
@@ -164,6 +189,7 @@ def test_an_encoder_goes_on_after_none_that_trained_otherwise():
         (pooled, {"after": "pooled"}),
         (moco, {"after": "moco", "seed": 3}),
         (moco, {"after": "none"}),
+        (moco, {"after": "moco", "enough": 1}),
     ):
         with pytest.raises(SettingsError, match="name one before it with the same who, settings, seed and clients"):
             tiny(encoders=[first, moco.model_copy(update={"name": "longer", **second})])

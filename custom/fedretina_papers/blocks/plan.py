@@ -131,7 +131,6 @@ class BlockRow(BaseModel):
         tune: What is tuned, one after the other.
         members: Runs of an ensemble.
         parts: Rows of sums, or trained ones, whose answers a "mean" or a "joined" joins.
-        later: Whether it is run once all rows have that are not.
     """
 
     model_config = _STRICT
@@ -149,7 +148,6 @@ class BlockRow(BaseModel):
     tune: tuple[Tuned, ...] = ()
     members: int = Field(default=5, ge=2, le=20)
     parts: tuple[str, ...] = ()
-    later: bool = False
 
 
 class BlockCase(BaseModel):

@@ -94,15 +94,15 @@ class BlockRuns:
             self._sets[shown] = read_sets(self.plan, _widest(self.plan), self.out / "cache", self._said, shown)
         return self._sets[shown]
 
-    def waiting(self, draw: Draw, later: bool) -> list[BlockRow]:
-        """Rows that have not run in a draw, controls before methods: those that are run first, or later."""
-        mine = [row for row in self.plan.at(draw.size, self.plan.case(draw.case)).rows if row.later == later]
+    def waiting(self, draw: Draw) -> list[BlockRow]:
+        """Rows that have not run in a draw, controls before methods."""
+        mine = self.plan.at(draw.size, self.plan.case(draw.case)).rows
         rows = sorted(mine, key=lambda row: ("alone", "pooled", "federated").index(row.role))
         return [self.plan.row(row.name, draw.case) for row in rows if not self._file(draw, row).exists()]
 
-    def runs(self, draw: Draw, later: bool) -> Iterator[Outcome]:
-        """Run what waits of a draw, as `waiting` says, and store each run as it ends."""
-        for row in self.waiting(draw, later):
+    def runs(self, draw: Draw) -> Iterator[Outcome]:
+        """Run what waits of a draw, and store each run as it ends."""
+        for row in self.waiting(draw):
             name = f"{draw.case}, {row.name}, {draw.size}, draw {draw.draw}"
             try:
                 yield Outcome(name, self._store(draw, row), False)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, as_completed
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ def run_block(
     """Tune the rows, then run every row at every size and draw; controls come before methods.
 
     Size by size, and draw by draw in each, so that a block that is stopped has whole tables of the smallest sizes.
-    Rows that the plan has run later are tuned and run once all others have.
 
     Args:
         plan: The plan; a folder that holds another plan's results is refused.
@@ -64,9 +62,10 @@ def run_block(
             for draw in range(plan.draws)
         ]
         total = sum(len(plan.at(draw.size, plan.case(draw.case)).rows) for draw in draws)
-        left = sum(len(block.waiting(draw, later)) for later in (False, True) for draw in draws)
+        waiting = {draw: rows for draw in draws if (rows := block.waiting(draw))}
+        left = sum(map(len, waiting.values()))
         done, missing, began = total - left, dict[str, str](), time.monotonic()
-        for outcome in chain.from_iterable(_outcomes(block, draws, later, jobs) for later in (False, True)):
+        for outcome in _outcomes(block, list(waiting), jobs):
             done += 1
             if outcome.failed:
                 missing[outcome.name] = outcome.words
@@ -75,27 +74,25 @@ def run_block(
         return missing
 
 
-def _outcomes(block: BlockRuns, every: Sequence[Draw], later: bool, jobs: int) -> Iterator[Outcome]:
-    """What waits of the draws: one after the other as they end, or those of a draw together, in processes of their own.
+def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Outcome]:
+    """All runs of the draws: one after the other as they end, or those of a draw together, in processes of their own.
 
     Processes tune first, row by row, so that no two tune the same.
     """
-    draws = [draw for draw in every if block.waiting(draw, later)]
     if jobs == 1 or not draws:
         for draw in draws:
-            yield from block.runs(draw, later)
+            yield from block.runs(draw)
         return
     settings = block.plan.model_dump(mode="json")
     with pool(jobs) as workers:
         try:
             cases = [block.plan.case(name) for name in dict.fromkeys(draw.case for draw in draws)]
-            rows = [(one.name, block.plan.row(name)) for one in cases for name in block.plan.names(one)]
-            named = [(case, row) for case, row in rows if row.later == later]
+            named = [(one.name, block.plan.row(name)) for one in cases for name in block.plan.names(one)]
             parts = [(case, block.plan.row(name)) for case, row in named for name in (*row.parts, row.of) if name]
             asked = dict.fromkeys((case, row.name) for case, row in (*named, *parts) if row.tune)
             for tuned in [workers.submit(_tune, settings, block.out, *one) for one in asked]:
                 tuned.result()
-            for future in as_completed([workers.submit(_runs, settings, block.out, draw, later) for draw in draws]):
+            for future in as_completed([workers.submit(_runs, settings, block.out, draw) for draw in draws]):
                 yield from future.result()
         except BrokenExecutor as error:
             raise StateError(
@@ -113,8 +110,8 @@ def _tune(settings: Mapping[str, Any], out: Path, case: str, row: str) -> None:
         block.tuned(case, block.plan.row(row))
 
 
-def _runs(settings: Mapping[str, Any], out: Path, draw: Draw, later: bool) -> list[Outcome]:
-    return list(BlockRuns(BlockPlan.model_validate(settings), out).runs(draw, later))
+def _runs(settings: Mapping[str, Any], out: Path, draw: Draw) -> list[Outcome]:
+    return list(BlockRuns(BlockPlan.model_validate(settings), out).runs(draw))
 
 
 def require_alike(plan: BlockPlan, out: Path) -> None:
@@ -134,7 +131,7 @@ def _require_alike(told: Mapping[str, Any], out: Path) -> None:
     other = [name for name in _FIXED if held.get(name) != told[name]]
     # Read again, so that what the rows of an earlier version leave out is its default.
     rows = {row["name"]: BlockRow.model_validate(row).model_dump(mode="json") for row in held["rows"]}
-    in_print = dict.fromkeys(("title", "role", "twin", "later"))
+    in_print = dict.fromkeys(("title", "role", "twin"))
     changed = (row for row in told["rows"] if row["name"] in rows and row | in_print != rows[row["name"]] | in_print)
     other += [f"row {row['name']}" for row in changed]
     cases = {case["name"]: case | {"rows": []} for case in held["cases"]}
