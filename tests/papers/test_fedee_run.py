@@ -147,7 +147,8 @@ def test_the_page_comes_from_what_is_stored_alone(out, tmp_path):
     assert "0.748 ± 0.01" in text  # the paper's, beside
     across = text.split("## Every estimator under every strategy")[1].split("\n## ")[0]
     assert "| estimator | FedAvg |\n" in across  # one strategy ran
-    assert across.count("| EU | not run |") == 5
+    assert across.count("| EU | not run |") == 7  # five measures, and what it took in two
+    assert [one in across for one in ("**Training passes**", "**Sent by all sites**")] == [True, True]
     best = min(NAMES, key=lambda one: brier(bare, NAMES[one]))
     assert f"| best mean | {best} |" in across.split("**Brier score**")[1]
     assert "holds here: the median ratio is 1.020" in text
