@@ -6,10 +6,6 @@ import ctypes
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,12 +23,3 @@ def end_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before it was asked
         sys.exit(1)
-
-
-def pool(jobs: int) -> ProcessPoolExecutor:
-    """Fresh processes, so many at a time, which end with this one, in the middle of their work too."""
-    # A trainer's child, which imports this first, has no use for them.
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    return ProcessPoolExecutor(jobs, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),))

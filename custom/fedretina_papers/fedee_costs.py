@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedretina.child import pool
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
@@ -19,6 +18,7 @@ from fedretina_papers.costs.peak_memory import peak_memory
 from fedretina_papers.costs.side_by_side import Beside, side_by_side
 from fedretina_papers.costs.workload import Step, Workload
 from fedretina_papers.plan import BenchmarkPlan
+from fedretina_papers.processes import pool
 from fedretina_papers.published import published_fedee
 
 COSTS = "side_by_side.json"

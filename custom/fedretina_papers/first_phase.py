@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fedretina.child import pool
 from fedretina.data.clients import ClientSkew, divide
 from fedretina.data.manifest import PRETRAIN, SPLITS
 from fedretina.data.site_data import SiteData, load_site_data
@@ -27,6 +26,7 @@ from fedretina_papers.engine.page import write_page
 from fedretina_papers.first_phase_plan import EncoderChoice, FirstPhasePlan
 from fedretina_papers.one_run import machine
 from fedretina_papers.pretraining import TOLD, Pretrained, pretrained
+from fedretina_papers.processes import pool
 from fedretina_papers.runner import FIXED, Told, settings_alike
 
 STUDY = "study.json"
@@ -85,22 +85,13 @@ def _side_by_side(plan: FirstPhasePlan, out: Path, jobs: int) -> Iterator[tuple[
     """Encoders as their time is up or they are done."""
     settings, left, running = plan.model_dump(mode="json"), list(plan.encoders), dict[Future[Pretrained], str]()
     with pool(jobs) as workers:
-        try:
-            while left or running:
-                unfinished = {*(one.name for one in left), *running.values()}
-                for encoder in [one for one in left if one.after not in unfinished]:
-                    running[workers.submit(_in_a_process, settings, encoder.name, out)] = encoder.name
-                    left.remove(encoder)
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
-        except BrokenExecutor as error:
-            raise StateError(
-                "a process that pre-trains ended abruptly, as where memory runs out: what it has learned is stored; "
-                "call again, with fewer --jobs."
-            ) from error
-        except BaseException:
-            workers.shutdown(wait=False, cancel_futures=True)
-            raise
+        while left or running:
+            unfinished = {*(one.name for one in left), *running.values()}
+            for encoder in [one for one in left if one.after not in unfinished]:
+                running[workers.submit(_in_a_process, settings, encoder.name, out)] = encoder.name
+                left.remove(encoder)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
 
 
 def _in_a_process(settings: Mapping[str, Any], name: str, out: Path) -> Pretrained:
@@ -133,10 +124,13 @@ def _go_on_from(other: Path, folder: Path) -> None:
     """Take what another pre-training has become as one's own; a copy that is cut off is made again."""
     half = folder.with_name(f".{folder.name}")
     shutil.rmtree(half, ignore_errors=True)
-    shutil.copytree(other, half)
-    shutil.copy2(folder / _BEGUN, half / _BEGUN)
-    shutil.rmtree(folder)
-    half.rename(folder)
+    try:
+        shutil.copytree(other, half)
+        shutil.copy2(folder / _BEGUN, half / _BEGUN)
+        shutil.rmtree(folder)
+        half.rename(folder)
+    except OSError as error:
+        raise StateError(f"{folder} cannot be written ({error}): make room, and call again.") from error
 
 
 def _require_as_begun(encoder: EncoderChoice, out: Path) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedretina.child import pool
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
@@ -20,6 +19,7 @@ from fedretina_papers.costs.peak_memory import peak_memory
 from fedretina_papers.costs.side_by_side import side_by_side
 from fedretina_papers.costs.workload import Workload
 from fedretina_papers.plan import BenchmarkPlan
+from fedretina_papers.processes import pool
 
 _REPEATS = 20
 _ANY_GRADES = 4  # of a head that does not travel: a class more or less is some thousand weights of millions

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedretina.child import pool
 from fedretina.errors import DivergedError, FedretinaError, SettingsError
 from fedretina.evaluation.model_selection import candidates, chosen_step
 from fedretina.locks import folder_lock
@@ -24,6 +23,7 @@ from fedretina_papers.fine_tuned import begins_with
 from fedretina_papers.measured_costs import measure_costs
 from fedretina_papers.one_run import sites_of, store, train
 from fedretina_papers.plan import BenchmarkPlan
+from fedretina_papers.processes import pool
 from fedretina_papers.readings import derive_readings
 from fedretina_papers.tuning import Search
 
@@ -80,7 +80,7 @@ def run_benchmark(
 
     Raises:
         SettingsError: The folder belongs to another plan.
-        StateError: The folder is in use, or cannot be written.
+        StateError: The folder is in use, or cannot be written, or a process of several ended abruptly.
         DataError: A site's data cannot be used.
     """
     with folder_lock(out, 0):
@@ -242,29 +242,32 @@ def each_run(
     listed = list(waiting)
     settings = plan.model_dump(mode="json")
     began, before = time.monotonic(), total - len(listed)
-    for done, (work, outcome) in enumerate(_outcomes(partial(do, settings, out), listed, jobs), start=1):
-        said = f"{plan.rows[work.row].name}, seed {work.seed}"
-        try:
-            said = f"{said}: {outcome()}"
-        except FedretinaError as error:
-            missing[said] = str(error)
-            said = f"{said}: failed, {error}"
+    for done, (work, said) in enumerate(_outcomes(partial(do, settings, out), listed, jobs), start=1):
+        name = f"{plan.rows[work.row].name}, seed {work.seed}"
+        failed = isinstance(said, FedretinaError)
+        if failed:
+            missing[name] = str(said)
         left = (time.monotonic() - began) / done * (len(listed) - done)
-        yield Told(before + done, total, said, left)
+        yield Told(before + done, total, f"{name}: {'failed, ' if failed else ''}{said}", left)
 
 
-def _outcomes(do: Callable[[Work], str], works: Sequence[Work], jobs: int) -> Iterator[tuple[Work, Callable[[], str]]]:
-    """Works as they end, each with what gives its words or raises its error."""
+def _outcomes(
+    do: Callable[[Work], str], works: Sequence[Work], jobs: int
+) -> Iterator[tuple[Work, str | FedretinaError]]:
+    """Works as they end, each with its words or why it failed."""
     if jobs == 1 or len(works) < 2:
-        yield from ((work, partial(do, work)) for work in works)
+        yield from ((work, _said(partial(do, work))) for work in works)
         return
     with pool(jobs) as workers:
         futures: Mapping[Future[str], Work] = {workers.submit(do, work): work for work in works}
-        try:
-            yield from ((futures[future], future.result) for future in as_completed(futures))
-        except BaseException:
-            workers.shutdown(wait=False, cancel_futures=True)
-            raise
+        yield from ((futures[future], _said(future.result)) for future in as_completed(futures))
+
+
+def _said(outcome: Callable[[], str]) -> str | FedretinaError:
+    try:
+        return outcome()
+    except FedretinaError as error:
+        return error
 
 
 def _tried(settings: dict[str, Any], out: Path, work: Work) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from fedretina.data.site_data import load_site_data
-from fedretina.errors import FedretinaError, SettingsError
+from fedretina.errors import FedretinaError, SettingsError, StateError
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_json, write_json
@@ -12,7 +12,7 @@ from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan, images_of
 from fedretina_papers.blocks.study import run_block
 from fedretina_papers.command import _encoders
-from fedretina_papers.first_phase import as_clients, run_first_phase, write_first_phase_page
+from fedretina_papers.first_phase import _go_on_from, as_clients, run_first_phase, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.kinds import kind_of
 from fedretina_papers.paper_size.limits import Limits
@@ -156,6 +156,14 @@ def test_an_encoder_goes_on_from_a_shorter_one_that_is_not_done_and_never_from_f
         rounds.append([one["passes"] for one in given_encoders(tmp_path).values()])
     assert rounds == [[2, 1], [3, 2], [4, 3]]  # the longer one, by name before the other
     assert len(told) == 6
+
+
+def test_a_pre_training_that_cannot_be_copied_is_told_and_leaves_what_was_there(tmp_path):
+    (tmp_path / "longer").mkdir()
+    (tmp_path / "longer" / "begun.json").write_text("{}")
+    with pytest.raises(StateError, match="make room, and call again"):
+        _go_on_from(tmp_path / "none", tmp_path / "longer")
+    assert [path.name for path in (tmp_path / "longer").iterdir()] == ["begun.json"]
 
 
 def test_sites_that_cannot_be_read_leave_nothing_that_another_plan_could_spoil(tmp_path):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedretina.child import pool
-from fedretina.errors import FedretinaError, SettingsError, StateError
+from fedretina.errors import FedretinaError, SettingsError
 from fedretina.locks import folder_lock
 from fedretina.storage import read_json, write_json
 from fedretina_papers.blocks.plan import BlockPlan, BlockRow, BlockStart
 from fedretina_papers.blocks.runs import BlockRuns, Draw, Outcome
+from fedretina_papers.processes import pool
 from fedretina_papers.runner import Told
 
 PLAN = "plan.json"
@@ -85,23 +85,14 @@ def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Ou
         return
     settings = block.plan.model_dump(mode="json")
     with pool(jobs) as workers:
-        try:
-            cases = [block.plan.case(name) for name in dict.fromkeys(draw.case for draw in draws)]
-            named = [(one.name, block.plan.row(name)) for one in cases for name in block.plan.names(one)]
-            parts = [(case, block.plan.row(name)) for case, row in named for name in (*row.parts, row.of) if name]
-            asked = dict.fromkeys((case, row.name) for case, row in (*named, *parts) if row.tune)
-            for tuned in [workers.submit(_tune, settings, block.out, *one) for one in asked]:
-                tuned.result()
-            for future in as_completed([workers.submit(_runs, settings, block.out, draw) for draw in draws]):
-                yield from future.result()
-        except BrokenExecutor as error:
-            raise StateError(
-                "a process of the block ended abruptly, as where memory runs out: what has run is stored; call again, "
-                "with fewer --jobs."
-            ) from error
-        except BaseException:
-            workers.shutdown(wait=False, cancel_futures=True)
-            raise
+        cases = [block.plan.case(name) for name in dict.fromkeys(draw.case for draw in draws)]
+        named = [(one.name, block.plan.row(name)) for one in cases for name in block.plan.names(one)]
+        parts = [(case, block.plan.row(name)) for case, row in named for name in (*row.parts, row.of) if name]
+        asked = dict.fromkeys((case, row.name) for case, row in (*named, *parts) if row.tune)
+        for tuned in [workers.submit(_tune, settings, block.out, *one) for one in asked]:
+            tuned.result()
+        for future in as_completed([workers.submit(_runs, settings, block.out, draw) for draw in draws]):
+            yield from future.result()
 
 
 def _tune(settings: Mapping[str, Any], out: Path, case: str, row: str) -> None:

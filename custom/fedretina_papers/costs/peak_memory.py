@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from fedretina.child import pool
 from fedretina.errors import SettingsError, TrainingError
+from fedretina_papers.processes import pool
 
 if TYPE_CHECKING:  # the process that measures holds no more than its step needs
     from fedretina_papers.costs.workload import Prepare

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedretina.child import pool
 from fedretina.data.manifest import PRETRAIN
 from fedretina.data.site_data import SiteData, pools
 from fedretina.errors import FedretinaError, SettingsError, StoppedError
@@ -27,6 +26,7 @@ from fedretina_papers.one_run import machine, measure_run, run_name, sites_of
 from fedretina_papers.paper_size.limits import Budget, Expected, Limits, Pace
 from fedretina_papers.paper_size.plan import PaperSizePlan, Work
 from fedretina_papers.paper_size.speed import SPEED, measure_speed
+from fedretina_papers.processes import pool
 from fedretina_papers.runner import FIXED, Told, plan_record, required_alike, without_files
 
 STATE_MB = 10_000
@@ -180,17 +180,13 @@ def _each(plan: PaperSizePlan, call: Call, waiting: Sequence[Work]) -> Iterator[
         return
     with pool(call.jobs) as workers:
         futures = {workers.submit(one_work, settings, call, work): work for work in waiting}
-        try:
-            for future in as_completed(futures):
-                try:
-                    ran = future.result()
-                except BrokenExecutor:
-                    said = "a process of the call was killed, for want of memory as a rule: lower --jobs."
-                    ran = Ran(False, f"failed: {said}", said)
-                yield futures[future], ran
-        except BaseException:
-            workers.shutdown(wait=False, cancel_futures=True)
-            raise
+        for future in as_completed(futures):
+            try:
+                ran = future.result()
+            except BrokenExecutor:
+                said = "a process of the call was killed, for want of memory as a rule: lower --jobs."
+                ran = Ran(False, f"failed: {said}", said)
+            yield futures[future], ran
 
 
 def one_work(settings: dict[str, Any], call: Call, work: Work) -> Ran:

@@ -1,4 +1,4 @@
-"""A process that is told to ends with its parent."""
+"""Processes that do several runs at a time."""
 
 import os
 import signal
@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from fedretina.errors import StateError
+from fedretina_papers.processes import pool
+from fedretina_papers.runner import _outcomes
+
 PARENT = """
 import os, time
 
-from fedretina.child import pool
+from fedretina_papers.processes import pool
 
 if __name__ == "__main__":
     with pool(1) as workers:
@@ -41,6 +45,28 @@ def test_a_child_in_the_middle_of_its_work_ends_with_a_parent_that_was_killed(tm
     finally:
         if _runs(child):
             os.kill(child, signal.SIGKILL)
+
+
+def test_one_that_ends_abruptly_is_an_error_that_says_what_to_do():
+    with (
+        pytest.raises(StateError, match=r"what has run is stored; call again, with fewer --jobs\."),
+        pool(2) as workers,
+    ):
+        workers.submit(signal.raise_signal, signal.SIGKILL).result()
+
+
+def test_runs_of_a_benchmark_are_no_exception():
+    with pytest.raises(StateError, match="ended abruptly"):
+        list(_outcomes(signal.raise_signal, [signal.SIGKILL] * 2, 2))
+
+
+def test_after_an_error_nothing_else_begins():
+    begun = []
+    with pytest.raises(ValueError, match="sleep length"), pool(1) as workers:  # noqa: PT012
+        begun = [workers.submit(time.sleep, seconds) for seconds in (-1, 0.5, 0.5, 0.5, 0.5)]
+        begun[0].result()
+    assert begun[-1].cancelled()
+    assert all(one.done() for one in begun)
 
 
 def _runs(process):
