@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 from fedretina.child import end_with
 from fedretina.errors import StateError
@@ -16,7 +16,7 @@ from fedretina.errors import StateError
 def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Fresh processes, so many at a time, which end with this one, in the middle of their work too.
 
-    After an error inside, what has begun comes to its end, and nothing else begins.
+    After an error inside, what has begun comes to its end, and nothing else begins; Ctrl-C ends that, too.
 
     Args:
         jobs: Processes.
@@ -33,6 +33,9 @@ def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
                 "a process of this command ended abruptly, as where memory runs out: what has run is stored; call "
                 f"again, {mended}."
             ) from error
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: a run goes on from its last write, as after a kill
+                for process in active_children():
+                    process.terminate()
             workers.shutdown(cancel_futures=True)  # leaving the executor alone would do the rest first
             raise

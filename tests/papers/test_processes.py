@@ -14,11 +14,12 @@ from fedretina_papers.processes import pool
 from fedretina_papers.runner import _outcomes
 
 PARENT = """
-import os, time
+import os, signal, time
 
 from fedretina_papers.processes import pool
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background has it ignored
     with pool(1) as workers:
         child, work = workers.submit(os.getpid).result(), workers.submit(time.sleep, 600)
         while not work.running():
@@ -29,8 +30,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's promise is Linux's")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_child_in_the_middle_of_its_work_ends_with_a_parent_that_was_killed(tmp_path, how):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_child_in_the_middle_of_its_work_ends_with_a_parent_that_is_stopped(tmp_path, how):
     (tmp_path / "parent.py").write_text(PARENT)
     with subprocess.Popen([sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, text=True) as parent:
         child = int(parent.stdout.readline())
