@@ -36,6 +36,8 @@ class RowChoice(BaseModel):
         sites: Sites that it trains on instead of the plan's; it still answers at all of the plan's where it can.
         in_one_place: Whether its network trains on all sites' images together: what travels in the row is one for all,
             what stays is one a site. Nothing federated can be expected to beat it.
+        apart: Whether it stands in the table alone that it is for, not among the methods: a batch size and rate of
+            FedEE's Tables 7 to 9, or the training without a set of the OCT paper's Table 8.
     """
 
     model_config = _STRICT
@@ -48,6 +50,7 @@ class RowChoice(BaseModel):
     seeds: tuple[int, ...] = ()
     sites: tuple[str, ...] = ()
     in_one_place: bool = False
+    apart: bool = False
 
     @property
     def of(self) -> str:

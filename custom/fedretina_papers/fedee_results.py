@@ -105,7 +105,7 @@ class FedeeResults:
         names = [name for methods in chosen.values() for name in (methods[method] for method in METHODS)]
         if under is None:
             names += [name for further in FURTHER.values() for name in further.values()]
-            names += [name for name in self.benchmark.runs if name not in names and not is_tuning(name)]
+            names += [name for name in self.benchmark.runs if name not in names and name not in self.benchmark.apart]
         return [name for name in names if name in self.benchmark.runs]
 
     def label(self, name: str) -> str:
@@ -116,11 +116,6 @@ class FedeeResults:
                     if ours == name:
                         return f"{method}, {strategy}"
         return self.benchmark.title(name)
-
-
-def is_tuning(name: str) -> bool:
-    """Whether a row belongs to Tables 7 to 9."""
-    return name.startswith("fedee_b") and "_lr" in name
 
 
 def fedee_results(out: Path) -> FedeeResults:

@@ -10,7 +10,7 @@ import pandas as pd
 from fedretina.report.text import NONE, number, percent
 from fedretina_papers.engine.records import BY_SIZE, PLAIN, OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_number, mean_percent, mean_sd, render, taken
-from fedretina_papers.fedee_results import ETAS, FURTHER, GLOBAL, LESS_IS_BETTER, FedeeResults, is_tuning
+from fedretina_papers.fedee_results import ETAS, FURTHER, GLOBAL, LESS_IS_BETTER, FedeeResults
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, table
 from fedretina_papers.published import KEYS, METHODS, Printed, published_fedee
 
@@ -54,8 +54,8 @@ def strategy_table(
 
 def _others(results: FedeeResults) -> list[str]:
     placed = (*published_fedee().rows.values(), *FURTHER.values())
-    known = {GLOBAL, *(name for methods in placed for name in methods.values())}
-    return [name for name in results.benchmark.plan["rows"] if name not in known and not is_tuning(name)]
+    known = {GLOBAL, *results.benchmark.apart, *(name for methods in placed for name in methods.values())}
+    return [name for name in results.benchmark.plan["rows"] if name not in known]
 
 
 def site_table(results: FedeeResults, key: str) -> list[str]:
@@ -284,12 +284,12 @@ def other_sites(records: Records) -> pd.Series:
 def tuning_tables(results: FedeeResults) -> tuple[dict[str, list[str]], list[str]]:
     """Tables 7 to 9: FedEE by batch size and learning rate, and what each took; and how far the cells lie apart."""
     cells: dict[tuple[int, float], str] = {}
-    for name in results.benchmark.plan["rows"]:
+    for name in results.benchmark.apart:
         run = next(iter(results.benchmark.runs.get(name, {}).values()), None)
-        if is_tuning(name) and run is not None:
+        if run is not None:
             training = run["settings"]["training"]
             cells[int(training["batch_size"]), float(training["learning_rate"])] = name
-    if not any(is_tuning(name) for name in results.benchmark.plan["rows"]):
+    if not results.benchmark.apart:
         return {}, []
     made, apart = {}, []
     for key in KEYS:

@@ -14,6 +14,7 @@ from fedretina.storage import read_json, write_json
 from fedretina_papers.oct_runs import OctFigures, OctResults, OctRun
 from fedretina_papers.oct_stored import oct_results, read_oct_runs
 from fedretina_papers.statistics.classification import ClassFigures, Classification
+from fedretina_papers.stored import read_benchmark
 
 FIGURES = "oct.json"
 
@@ -64,7 +65,8 @@ def read_oct_figures(out: Path) -> OctResults:
         for name in stored["order"]
     }
     intervals = {name: None if one is None else Interval(**one) for name, one in stored["intervals"].items()}
-    return OctResults({name: many for name, many in found.items() if many}, tuple(stored["sets"]), intervals)
+    ran = {name: many for name, many in found.items() if many}
+    return OctResults(ran, tuple(stored["sets"]), intervals, read_benchmark(out).apart)
 
 
 def _record(one: OctFigures) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def oct_page(
         dealt=dealt,
         end=_end(results),
         dealt_end=_end(results if dealt is None else dealt.results),
-        lacking={which: _not_planned(which, one) for which, one in names.items()},
+        lacking={which: _not_planned(which, one, results.apart) for which, one in names.items()},
         table3=tables.method_table(results, helping),
         convergence=tables.convergence_table(results),
         table4=tables.class_table(results),
@@ -253,7 +253,7 @@ def _seeds(results: OctResults) -> str:
     return several(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
-def _not_planned(which: str, planned: Sequence[str] | None) -> str:
+def _not_planned(which: str, planned: Sequence[str] | None, apart: Mapping[str, str]) -> str:
     """Which rows of a table the plan has no run for."""
     if planned is None or which == "table4":  # the rows of Table 4 are classes
         return ""
@@ -262,6 +262,6 @@ def _not_planned(which: str, planned: Sequence[str] | None) -> str:
     things = " sites" if which == "table7" else ""
     told = [f"The plan has no run for {listed(without)}{things}, so nothing of ours stands there."] if without else []
     if which == "table8":
-        never = [said for name, said in rows.items() if not any(one.startswith(f"{name}_without_") for one in planned)]
+        never = [said for name, said in rows.items() if name not in apart.values()]
         told += [f"The plan leaves no set out of training for {listed(never)}."] if never else []
     return " ".join(told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -170,11 +170,13 @@ class OctResults:
             that knows only some classes answers an easier question, so its images are in no pool.
         intervals: Stored intervals of the mean accuracy by name, None where there is none; None as a whole where they
             are drawn from the answers.
+        apart: See `Benchmark.apart`.
     """
 
     runs: Mapping[str, tuple[OctFigures, ...]]
     sets: tuple[str, ...]
     intervals: Mapping[str, Interval | None] | None = None
+    apart: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, runs: Iterable[OctRun], order: Sequence[str]) -> OctResults:

@@ -76,9 +76,9 @@ def has_intervals(results: OctResults) -> bool:
 
 
 def not_in_the_paper(results: OctResults) -> list[str]:
-    """Names of runs that no table of the paper has; sets left out are Table 8's."""
+    """Names of runs that no table of the paper has; those apart are Table 8's."""
     known = {name for table in published_oct().tables.values() for name in table.rows}
-    return [name for name in results.runs if name not in known and "_without_" not in name]
+    return [name for name in results.runs if name not in known and name not in results.apart]
 
 
 def class_table(results: OctResults) -> list[str]:
@@ -244,12 +244,11 @@ def encoder_table(results: OctResults) -> list[str]:
 def set_tables(results: OctResults) -> dict[str, list[str]]:
     """Table 8: accuracy at each set, trained on and left out, their average, and the gain over pooled images.
 
-    A method's own run shows the sets that it trained on; those that it never saw are shown from its own run and from
-    the variant `NAME_without_SET`, which trained on all others.
+    A method's own run shows the sets that it trained on; those that it never saw are shown from its own run, else from
+    the first of its variants apart that never saw them.
     """
     paper = _paper("table8")
-    asked = tuple(f"{name}_without_" for name in paper.rows)
-    runs = [one for name, many in results.runs.items() if name in paper.rows or name.startswith(asked) for one in many]
+    runs = [one for name, many in results.runs.items() if results.apart.get(name, name) in paper.rows for one in many]
     shown = {origin for one in runs for origin in one.accuracy}
     origins = [*(one for one in _printed_sets(paper) if one in shown), *sorted(shown - set(_printed_sets(paper)))]
     trained: _Places = {name: {origin: (name, f"trained.{origin}") for origin in origins} for name in paper.rows}
@@ -354,7 +353,8 @@ def _by_set(results: OctResults, origins: Sequence[str], places: _Places) -> Rec
 
 def _left_out(results: OctResults, name: str, origin: str) -> tuple[str, str]:
     own = results.records.joined(f"unseen.{origin}")
-    return (name if own.get(name) else f"{name}_without_{origin}", f"unseen.{origin}")
+    tried = (name, *(variant for variant, of in results.apart.items() if of == name))
+    return next((one for one in tried if own.get(one)), ""), f"unseen.{origin}"
 
 
 def _gained(gaps: Sequence[float]) -> str:

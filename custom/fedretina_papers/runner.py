@@ -214,7 +214,8 @@ def plan_record(plan: BenchmarkPlan, tuning: Mapping[str, Any]) -> dict[str, Any
         choice.name: role_of(choice, plan.experiment_of(choice, plan.seeds_of(choice)[0], {})) for choice in plan.rows
     }
     roles |= {one.name: "alone" if one.reading == "majority" else roles[one.of] for one in plan.readings}
-    return {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}, "roles": roles}
+    apart = {choice.name: choice.of for choice in plan.rows if choice.apart}
+    return {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}, "roles": roles, "apart": apart}
 
 
 def each_run(

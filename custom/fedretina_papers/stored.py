@@ -97,6 +97,12 @@ class Benchmark(NamedTuple):
         """Federated rows that were run."""
         return tuple(name for name in self._of_role("federated") if name in self.runs)
 
+    @property
+    def apart(self) -> Mapping[str, str]:
+        """Rows of the plan that stand in a table of their own alone, each with the row that it varies; run or not."""
+        found: Mapping[str, str] = self.plan.get("apart") or {}  # the plan of an older version names none
+        return found
+
     def _of_role(self, role: str) -> tuple[str, ...]:
         roles = self.plan.get("roles") or {}  # the plan of an older version names none
         return tuple(name for name in self.plan["rows"] if roles.get(name) == role)

@@ -193,6 +193,7 @@ def varied(*names):
 
     made = {name: run(name, at) for at, name in enumerate(names)}
     plan = {"rows": list(names), "sites": ["a"], "reference": "fedee", "splits": "once", "printed": "pamap2"}
+    plan["apart"] = {name: "fedee" for name in names if "_lr" in name}
     runs = {name: one for name, (one, _) in made.items()}
     return FedeeResults(Benchmark(plan, runs), {"runs": {name: figures for name, (_, figures) in made.items()}})
 

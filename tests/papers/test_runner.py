@@ -186,3 +186,10 @@ def test_a_plan_says_which_rows_the_others_have_to_beat(name, reference):
     place = {row: role for row, role in roles.items() if "centralised" in row or row.startswith("one_place")}
     assert set(place.values()) == {"pooled"}
     assert len(set(roles.values())) == 3
+
+
+def test_a_plan_says_which_rows_stand_apart_and_what_they_vary():
+    apart = {name: plan_record(BenchmarkPlan.read(preset(name)), {})["apart"] for name in ("oct", "fedee-activity")}
+    assert apart["oct"]["oct_fedavg_without_scanner_b"] == "oct_fedavg"
+    assert len(apart["oct"]) == 3
+    assert list(apart["fedee-activity"].values()) == ["fedee"] * 12
