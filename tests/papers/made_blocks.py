@@ -31,9 +31,13 @@ def tiny(**changes):
         for row in settings["rows"]
         if row["name"] in kept
     ]
-    parts = {"role": "federated", "parts": ["sums_both", "fedavg"]}
-    together = [{"name": kind, "title": kind, "kind": kind, **parts} for kind in ("mean", "joined")]
-    return {**settings, "rows": [*rows, *together], **changes}
+    made = [("", "federated", ["sums_both", "fedavg"]), ("own", "alone", ["probe", "singleset"])]
+    several = [
+        {"name": f"{own}{kind}", "title": f"{own} {kind}", "kind": kind, "role": role, "parts": parts}
+        for own, role, parts in made
+        for kind in ("mean", "joined")
+    ]
+    return {**settings, "rows": [*rows, *several], **changes}
 
 
 def f3(folder):

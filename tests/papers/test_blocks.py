@@ -27,6 +27,7 @@ from fedretina_papers.plan import preset
 from fedretina_papers.studies.block import _before
 
 ROOT = Path(__file__).parents[2]
+NONE = dict.fromkeys(("mean", "joined", "ownmean", "ownjoined"))
 WHOLE = {"network": {"frozen": "nothing", "frozen_cache": "strict", "frozen_statistics": False}}
 
 
@@ -36,12 +37,15 @@ WHOLE = {"network": {"frozen": "nothing", "frozen_cache": "strict", "frozen_stat
         ("majority", "rows that stand alone"),
         ("probe", "rows that stand alone"),
         ("pooled", "a pooled row"),
+        ("ownmean", "'mean' is made of several answers"),
+        ("ownjoined", "'joined' is made of several answers"),
     ],
 )
 def test_a_plan_without_its_controls_is_refused(gone, said):
     settings = tiny()
     with pytest.raises(SettingsError, match=said):
-        BlockPlan.read({**settings, "rows": [row for row in settings["rows"] if row["name"] != gone]})
+        kept = [row for row in settings["rows"] if gone not in (row["name"], *row.get("parts", []))]
+        BlockPlan.read({**settings, "rows": kept})
 
 
 def test_a_difference_has_one_p_value():
@@ -110,7 +114,7 @@ def test_a_twin_has_the_same_network_and_passes():
         ({"singleset": {"network": {"frozen": 3}}, "fedavg": {"network": {"frozen": 3}}}, "freezes 3 stages"),
         ({"singleset": {"images": {"image_size": 48}}}, "rows of a block see the same images"),
         ({"singleset": WHOLE, "fedavg": WHOLE}, "'mean' joins rows that train all of the network with such"),
-        ({"singleset": WHOLE, "fedavg": WHOLE, "mean": None, "joined": None}, "no row trains a head on the frozen"),
+        ({"singleset": WHOLE, "fedavg": WHOLE, **NONE}, "no row trains a head on the frozen"),
     ],
 )
 def test_rows_stand_on_a_frozen_encoder_or_train_all_of_it(changed, said):
@@ -256,7 +260,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
 
     first = run("--store", tmp_path / "packed.jsonl.gz")
     assert first.exit_code == 0, first.output
-    assert "22 of 22: " in first.output
+    assert "26 of 26: " in first.output
     assert not any(name.startswith("cache") for name in read_packed(tmp_path / "packed.jsonl.gz"))
     page = (out / "page.md").read_text()
     assert "Heads from sums: mean of own and federated head | together |" in page

@@ -328,6 +328,11 @@ class BlockPlan(BaseModel):
                 raise ValueError(
                     f"row {row.name!r} trains together: name as its twin a row that trains the same network alone."
                 )
+            if row.role == "federated" and row.kind in ("mean", "joined") and row.kind not in kinds:
+                raise ValueError(
+                    f"row {row.name!r} is made of several answers, which may be worth something by itself: add a row "
+                    f"alone of kind {row.kind!r}, made of a hospital's own."
+                )
 
     def on(self, encoders: Mapping[str, Any]) -> BlockPlan:
         """The same plan with these encoders, in the shape that `given_encoders` has."""
