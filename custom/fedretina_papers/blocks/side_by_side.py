@@ -96,29 +96,48 @@ class _Held(NamedTuple):
         return cls(rows, labels)
 
 
+class _Sizes:
+    """How large a correction is beside the raw gradient at the hospitals of a stack, as `CorrectionSize` has it of one.
+
+    Attributes:
+        ratios: Of each round that ended the sum of |correction| over its steps, over that of |raw gradient| [H].
+    """
+
+    def __init__(self, hospitals: int) -> None:
+        self.ratios: list[Tensor] = []
+        self._sums = torch.zeros(2, hospitals)
+
+    def note(self, correction: Tensor, gradient: Tensor, moves: Tensor) -> None:
+        """Add a step: two lengths, and which hospitals take it [H]."""
+        self._sums += torch.stack([correction, gradient]) * moves
+
+    def end(self) -> None:
+        """End a round."""
+        corrections, gradients = self._sums
+        self.ratios.append(torch.where(gradients > 0, corrections / gradients, torch.zeros_like(gradients)))
+        self._sums = torch.zeros_like(self._sums)
+
+
 class _Variates:
     """SCAFFOLD's variates c_i of the hospitals of a stack, which become the mean of each round's raw gradients.
 
     Attributes:
         own: By key of a weight that travels [H, ...].
-        ratios: Of each round that ended the sum of |c - c_i| over its steps, over that of |raw gradient| [H].
     """
 
-    def __init__(self, weights: Tensors, keys: Sequence[str], most: float) -> None:
-        self.ratios: list[Tensor] = []
+    def __init__(self, weights: Tensors, keys: Sequence[str], most: float, sizes: _Sizes) -> None:
         self.own = {key: torch.zeros_like(weights[key]) for key in keys}
         self._most = most
+        self._sizes = sizes
         self._toward: dict[str, Tensor] = {}
         self._gathered: dict[str, Tensor] = {}
         self._rates = torch.zeros(())
-        self._sums = torch.zeros(())
 
     def begin(self, control: Tensors) -> None:
         """Begin a round with the server's c."""
         self._toward = {key: control[key] - own for key, own in self.own.items()}
         self._gathered = {key: torch.zeros_like(own) for key, own in self.own.items()}
-        hospitals = len(next(iter(self.own.values())))
-        self._rates, self._sums = torch.zeros(hospitals), torch.zeros(2, hospitals)
+        self._rates = torch.zeros(len(next(iter(self.own.values()))))
 
     def correct(self, gradients: Tensors, rates: Tensor) -> dict[str, Tensor]:
         """Gather raw gradients and add c - c_i to them, no longer than the guard allows.
@@ -130,7 +149,7 @@ class _Variates:
         raw, toward = (_lengths([found[key] for key in self.own]) for found in (gradients, self._toward))
         scale = torch.where((raw > 0) & (toward > 0), (self._most * raw / toward).clamp(max=1), torch.ones_like(raw))
         self._rates += rates.float()
-        self._sums += torch.stack([toward, raw]) * (rates > 0)
+        self._sizes.note(toward, raw, rates > 0)
         corrected = dict(gradients)
         for key in self.own:
             shape = (-1, *(1 for _ in gradients[key].shape[1:]))
@@ -145,8 +164,6 @@ class _Variates:
             rates = self._rates.view(-1, *(1 for _ in own.shape[1:]))
             change[key] = torch.where(rates > 0, self._gathered[key] / rates - own, torch.zeros_like(own))
             self.own[key] = own + change[key]
-        toward, raw = self._sums
-        self.ratios.append(torch.where(raw > 0, toward / raw, torch.zeros_like(raw)))
         return change
 
 
@@ -164,10 +181,11 @@ class _Stack:
         variates: SCAFFOLD's; None without.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], settings: TrainingSettings) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], settings: TrainingSettings, sizes: _Sizes | None = None) -> None:
         self.variates: _Variates | None = None
         self.weights = {key: one.clone().requires_grad_() for key, one in weights.items()}
         self._settings = settings
+        self._sizes = sizes
         self._mean = {key: torch.zeros_like(one) for key, one in weights.items()}
         self._square = {key: torch.zeros_like(one) for key, one in weights.items()}
         self._steps = torch.zeros(len(next(iter(weights.values()))), dtype=torch.float64)
@@ -203,11 +221,15 @@ class _Stack:
         # Adam's step, lr / first * m / (sqrt(v / second) + eps), with the bias of v taken out of the root.
         sizes, least = (rates / first * second.sqrt()).float(), (_LEAST * second.sqrt()).float()
         with torch.no_grad():
+            pulled = {key: given for key, given in zip(keys, found, strict=True) if given is not None and key in anchor}
+            ways = {key: self.weights[key] - anchor[key] for key in pulled} if pull else {}
+            if ways and self._sizes is not None:
+                self._sizes.note(pull * _lengths([*ways.values()]), _lengths([*pulled.values()]), moves)
             for key, given in zip(keys, found, strict=True):
                 if given is None:
                     continue
                 weight, mean, square = self.weights[key], self._mean[key], self._square[key]
-                gradient = given.add_(weight - anchor[key], alpha=pull) if pull and key in anchor else given
+                gradient = given.add_(ways[key], alpha=pull) if key in ways else given
                 if self._settings.weight_decay:
                     gradient = gradient.add(weight, alpha=self._settings.weight_decay)
                 shape = (-1, *(1 for _ in weight.shape[1:]))
@@ -230,6 +252,7 @@ class _Group:
         names: Of the hospitals.
         model: The models that travel, or that a hospital has alone.
         own: The models that go along beside those (Ditto); None without.
+        sizes: Of what corrects the models that travel; what pulls own ones is not told, as in a site's curves.
     """
 
     def __init__(
@@ -243,13 +266,14 @@ class _Group:
         self._settings = experiment.phases[0].training or experiment.training
         self._seed = experiment.seed
         self._keys = [key for key, _ in self.net.named_parameters()]
+        self.sizes = _Sizes(len(self.names))
         self.model: _Stack
         self.own: _Stack | None = None
 
     def begin(self, weights: Sequence[Tensors], along: bool) -> None:
         """Start from the hospitals' own first weights."""
         stacked = {key: torch.stack([one[key] for one in weights]) for key in self._keys}
-        self.model = _Stack(stacked, self._settings)
+        self.model = _Stack(stacked, self._settings, self.sizes)
         self.own = _Stack(stacked, self._settings) if along else None
 
     def epochs(self, stack: _Stack, step: Step, pull: float, held: Sequence[str]) -> None:
@@ -267,6 +291,7 @@ class _Group:
         settings = self._settings
         anchor = {key: stack.weights[key].detach().clone() for key in held} if pull else {}
         self._train(stack, step, pull, anchor, settings)
+        self.sizes.end()
 
     def along(self, step: Step, pull: float, received: Tensors) -> None:
         """The epochs of a round for the models that go along, held to what the hospitals received."""
@@ -353,7 +378,8 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
     if isinstance(correction, ScaffoldSettings):
         control = {key: torch.zeros_like(shared[key]) for key in moving.parameters}
         for group in groups:
-            group.model.variates = _Variates(group.model.weights, moving.parameters, correction.max_ratio)
+            most = correction.max_ratio
+            group.model.variates = _Variates(group.model.weights, moving.parameters, most, group.sizes)
     images = {name: {"images": float(data.counts["train"])} for name, data in hospitals.items()}
     weights = weighing(experiment.aggregation.rule)(images)
     sent = 0
@@ -385,8 +411,8 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
                 split: trainer.answers(shared, part, data.split(split)).logits for split in ("val", "test")
             }
     moved = sent * len(hospitals)
-    rounds = [one for group in groups if group.model.variates is not None for one in group.model.variates.ratios]
-    ratio = median(torch.cat(rounds).tolist()) if rounds else None
+    ratios = torch.cat([one for group in groups for one in group.sizes.ratios])
+    ratio = median(ratios.tolist()) if pull or control else None
     return Ran(answers, moved, moved, correction=ratio)
 
 
