@@ -43,8 +43,8 @@ WHOLE = {"network": {"frozen": "nothing", "frozen_cache": "strict", "frozen_stat
 )
 def test_a_plan_without_its_controls_is_refused(gone, said):
     settings = tiny()
+    kept = [row for row in settings["rows"] if gone not in (row["name"], *row.get("parts", []))]
     with pytest.raises(SettingsError, match=said):
-        kept = [row for row in settings["rows"] if gone not in (row["name"], *row.get("parts", []))]
         BlockPlan.read({**settings, "rows": kept})
 
 
