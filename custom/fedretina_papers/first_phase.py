@@ -87,7 +87,7 @@ def _side_by_side(plan: FirstPhasePlan, out: Path, jobs: int) -> Iterator[tuple[
     with pool(jobs) as workers:
         while left or running:
             unfinished = {*(one.name for one in left), *running.values()}
-            for encoder in [one for one in left if one.after not in unfinished]:
+            for encoder in [one for one in left if one.after not in unfinished][: jobs - len(running)]:
                 running[workers.submit(_in_a_process, settings, encoder.name, out)] = encoder.name
                 left.remove(encoder)
             for future in wait(running, return_when=FIRST_COMPLETED).done:

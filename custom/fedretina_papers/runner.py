@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +22,7 @@ from fedretina_papers.fine_tuned import begins_with
 from fedretina_papers.measured_costs import measure_costs
 from fedretina_papers.one_run import sites_of, store, train
 from fedretina_papers.plan import BenchmarkPlan
-from fedretina_papers.processes import pool
+from fedretina_papers.processes import ended, pool
 from fedretina_papers.readings import derive_readings
 from fedretina_papers.tuning import Search
 
@@ -260,8 +259,8 @@ def _outcomes(
         yield from ((work, _said(partial(do, work))) for work in works)
         return
     with pool(jobs) as workers:
-        futures: Mapping[Future[str], Work] = {workers.submit(do, work): work for work in works}
-        yield from ((futures[future], _said(future.result)) for future in as_completed(futures))
+        for work, future in ended(workers, jobs, [(work, partial(do, work)) for work in works]):
+            yield work, _said(future.result)
 
 
 def _said(outcome: Callable[[], str]) -> str | FedretinaError:

@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fedretina.errors import StateError
-from fedretina_papers.processes import pool
+from fedretina_papers.processes import ended, pool
 from fedretina_papers.runner import _outcomes
 
 PARENT = """
@@ -61,13 +63,27 @@ def test_runs_of_a_benchmark_are_no_exception():
         list(_outcomes(signal.raise_signal, [signal.SIGKILL] * 2, 2))
 
 
-def test_after_an_error_nothing_else_begins():
-    begun = []
-    with pytest.raises(ValueError, match="sleep length"), pool(1) as workers:  # noqa: PT012
-        begun = [workers.submit(time.sleep, seconds) for seconds in (-1, 0.5, 0.5, 0.5, 0.5)]
-        begun[0].result()
-    assert begun[-1].cancelled()
-    assert all(one.done() for one in begun)
+def test_after_an_error_nothing_else_begins(tmp_path):
+    calls = [("bad", partial(time.sleep, -1)), *((name, partial(os.mkdir, tmp_path / name)) for name in "abcdef")]
+    with pytest.raises(ValueError, match="sleep length"), pool(2) as workers:  # noqa: PT012
+        for _, call in ended(workers, 2, calls):
+            call.result()
+    assert {one.name for one in tmp_path.iterdir()} <= {"a", "b"}
+
+
+def test_no_more_are_handed_over_than_there_are_processes():
+    class Workers:
+        def submit(self, call):
+            busy.append(done := Future())
+            assert len(busy) <= 2
+            done.set_result(call())
+            return done
+
+    busy, names = [], []
+    for name, _ in ended(Workers(), 2, [(number, int) for number in range(7)]):
+        names.append(name)
+        busy.pop()
+    assert sorted(names) == [*range(7)]
 
 
 def _runs(process):

@@ -312,10 +312,14 @@ class BlockPlan(BaseModel):
                 self.at(size, case)._require_controls()
         return self
 
+    def _made(self, row: BlockRow) -> tuple[str, ...]:
+        return row.kind, *sorted(self.row(part).kind for part in row.parts)
+
     def _require_controls(self) -> None:
         """No table without them: a federated row beside nothing says nothing."""
         alone = {row.name for row in self.rows if row.role == "alone"}
         kinds = {row.kind for row in self.rows if row.role == "alone"}
+        made = {self._made(row) for row in self.rows if row.role == "alone"}
         if not {"majority", "sums", "trained"} <= kinds:
             raise ValueError(
                 "rows that stand alone must be among a block's rows: the majority answer, a probe (kind sums) and a "
@@ -328,10 +332,10 @@ class BlockPlan(BaseModel):
                 raise ValueError(
                     f"row {row.name!r} trains together: name as its twin a row that trains the same network alone."
                 )
-            if row.role == "federated" and row.kind in ("mean", "joined") and row.kind not in kinds:
+            if row.role == "federated" and len(row.parts) > 1 and self._made(row) not in made:
                 raise ValueError(
                     f"row {row.name!r} is made of several answers, which may be worth something by itself: add a row "
-                    f"alone of kind {row.kind!r}, made of a hospital's own."
+                    f"alone of kind {row.kind!r}, made of a hospital's own of the same kinds."
                 )
 
     def on(self, encoders: Mapping[str, Any]) -> BlockPlan:

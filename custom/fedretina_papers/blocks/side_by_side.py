@@ -219,7 +219,7 @@ class _Stack:
         steps = self._steps.clamp(min=1)
         first, second = 1 - _FIRST**steps, 1 - _SECOND**steps
         # Adam's step, lr / first * m / (sqrt(v / second) + eps), with the bias of v taken out of the root.
-        sizes, least = (rates / first * second.sqrt()).float(), (_LEAST * second.sqrt()).float()
+        strides, least = (rates / first * second.sqrt()).float(), (_LEAST * second.sqrt()).float()
         with torch.no_grad():
             pulled = {key: given for key, given in zip(keys, found, strict=True) if given is not None and key in anchor}
             ways = {key: self.weights[key] - anchor[key] for key in pulled} if pull else {}
@@ -236,7 +236,7 @@ class _Stack:
                 held = None if rest is None else (mean.clone(), square.clone(), ~rest.view(shape))
                 mean.lerp_(gradient, 1 - _FIRST)
                 square.mul_(_SECOND).addcmul_(gradient, gradient, value=1 - _SECOND)
-                moved = torch.sqrt(square).add_(least.view(shape)).reciprocal_().mul_(mean).mul_(sizes.view(shape))
+                moved = torch.sqrt(square).add_(least.view(shape)).reciprocal_().mul_(mean).mul_(strides.view(shape))
                 if held is not None:  # who has no batch left rests, its moments too
                     before, beside, still = held
                     mean.copy_(torch.where(still, before, mean))

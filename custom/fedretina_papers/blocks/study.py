@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedretina.locks import folder_lock
 from fedretina.storage import read_json, write_json
 from fedretina_papers.blocks.plan import BlockPlan, BlockRow, BlockStart
 from fedretina_papers.blocks.runs import BlockRuns, Draw, Outcome
-from fedretina_papers.processes import pool
+from fedretina_papers.processes import ended, pool
 from fedretina_papers.runner import Told
 
 PLAN = "plan.json"
@@ -89,10 +89,10 @@ def _outcomes(block: BlockRuns, draws: Sequence[Draw], jobs: int) -> Iterator[Ou
         named = [(one.name, block.plan.row(name)) for one in cases for name in block.plan.names(one)]
         parts = [(case, block.plan.row(name)) for case, row in named for name in (*row.parts, row.of) if name]
         asked = dict.fromkeys((case, row.name) for case, row in (*named, *parts) if row.tune)
-        for tuned in [workers.submit(_tune, settings, block.out, *one) for one in asked]:
+        for _, tuned in ended(workers, jobs, [(one, partial(_tune, settings, block.out, *one)) for one in asked]):
             tuned.result()
-        for future in as_completed([workers.submit(_runs, settings, block.out, draw) for draw in draws]):
-            yield from future.result()
+        for _, ran in ended(workers, jobs, [(draw, partial(_runs, settings, block.out, draw)) for draw in draws]):
+            yield from ran.result()
 
 
 def _tune(settings: Mapping[str, Any], out: Path, case: str, row: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from fedretina_papers.one_run import machine, measure_run, run_name, sites_of
 from fedretina_papers.paper_size.limits import Budget, Expected, Limits, Pace
 from fedretina_papers.paper_size.plan import PaperSizePlan, Work
 from fedretina_papers.paper_size.speed import SPEED, measure_speed
-from fedretina_papers.processes import pool
+from fedretina_papers.processes import ended, pool
 from fedretina_papers.runner import FIXED, Told, plan_record, required_alike, without_files
 
 STATE_MB = 10_000
@@ -95,7 +95,7 @@ def run_paper_size(
 
     Raises:
         SettingsError: There is no site, or the folder belongs to another plan.
-        StateError: The folder is in use, or cannot be written.
+        StateError: The folder is in use, or cannot be written, or a process of several ended abruptly.
         DataError: A site's data cannot be used.
     """
     budget, works = Budget.of(limits), plan.works()
@@ -179,14 +179,9 @@ def _each(plan: PaperSizePlan, call: Call, waiting: Sequence[Work]) -> Iterator[
         yield from ((work, one_work(settings, call, work)) for work in waiting)
         return
     with pool(call.jobs) as workers:
-        futures = {workers.submit(one_work, settings, call, work): work for work in waiting}
-        for future in as_completed(futures):
-            try:
-                ran = future.result()
-            except BrokenExecutor:
-                said = "a process of the call was killed, for want of memory as a rule: lower --jobs."
-                ran = Ran(False, f"failed: {said}", said)
-            yield futures[future], ran
+        calls = [(work, partial(one_work, settings, call, work)) for work in waiting]
+        for work, future in ended(workers, call.jobs, calls):
+            yield work, future.result()
 
 
 def one_work(settings: dict[str, Any], call: Call, work: Work) -> Ran:
