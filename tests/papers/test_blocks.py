@@ -283,7 +283,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     assert "| images | by | best alone |" not in uneven
     assert "at no size all rows have run in all draws: Like." in uneven
     again = run()
-    assert again.output.count(" of 22: ") == 1
+    assert again.output.count(" of 26: ") == 1
     assert {**json.loads(one.read_text()), "seconds": 0} == {**before, "seconds": 0}
     assert (out / "page.md").read_text() == page
 
