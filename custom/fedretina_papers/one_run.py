@@ -225,6 +225,7 @@ def machine() -> dict[str, Any]:
     return {
         "cores": cores,
         "processor": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # they decide a large batch's last bits
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }

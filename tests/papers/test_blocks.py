@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner
 from made_blocks import TINY, f3, tiny
@@ -178,6 +179,7 @@ def test_several_draws_at_a_time_give_the_results_of_one_after_the_other(tmp_pat
     assert {one["passes"] for one in whole} == {2}
     by_row = {one["row"]: one for one in whole}
     assert by_row["whole_singleset"]["bytes_up"] == 0
+    assert by_row["whole_singleset"]["machine"]["instructions"] == torch.backends.cpu.get_cpu_capability()
     # A head of 5 classes over 1,280 features travels with all, or nothing of it and of BatchNorm.
     assert by_row["whole_fedavg"]["bytes_up"] > by_row["whole_fedbn"]["bytes_up"] > 2 * 4 * 3e6
 

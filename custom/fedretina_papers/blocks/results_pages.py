@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedretina.report.text import number
 from fedretina.settings.scalars import MIN_COUNT
@@ -39,8 +39,9 @@ from fedretina_papers.blocks.tables import (
     usual_passes,
 )
 from fedretina_papers.engine.page import page, write_page
-from fedretina_papers.markdown import between, table
+from fedretina_papers.markdown import between, signed, table
 from fedretina_papers.packed import SUFFIX
+from fedretina_papers.published import AVERAGE, published, published_oct
 
 SHARED = "sums_both"
 """The row that a doctor's page speaks of: what `fedretina` gives in one message (row `analytic`) by its defaults."""
@@ -95,14 +96,37 @@ _ANSWERS = {
 _SETS = {"aptos2019": "APTOS 2019", "eyepacs": "EyePACS", "idrid": "IDRiD", "odir5k": "ODIR-5K"}
 """What the public sets of photographs are called."""
 _OURS = {
+    "majority": "the commonest grade, for every image",
+    "probe": "own head from sums (probe)",
     "singleset_slow_even": "alone, hardest to beat by kappa",
+    "mean_alone": "alone: mean of the own head from sums over all stages and SingleSet",
     "sums_stages": "heads from sums over all stages",
     "fedavg": "FedAvg",
     "fedprox": "FedProx",
     "joined": "of no paper: heads from sums over all stages joined with FedAvg's",
+    "joined_fedprox": "of no paper: the same joined with FedProx's",
+    "mean_fedavg": "of no paper: mean of heads from sums over all stages and FedAvg",
     "mean": "of no paper: mean of heads from sums over all stages and FedProx",
+    "pooled_exits": "a network with early exits on all images in one place",
 }
 """Rows of the table of methods of no paper, in docs/results.md."""
+_PRINTED = {
+    "singleset_trunk": ("table1", "singleset"),
+    "singleset_trunk_eu": ("table2", "singleset_eu"),
+    "singleset_trunk_tweu": ("table2", "singleset_tweu"),
+    **{row: ("table1", row) for row in ("fedprox", "feddyn", "scaffold", "feddc", "moon", "fedbn")},
+    **{row: ("table2", row) for row in ("eu", "tweu", "feduaa")},
+}
+"""Rows of the trunk to FedUAA's table and the name there, in docs/results.md."""
+_STEPS = {
+    "contrastive pre-training, under SCAFFOLD": (("moco_scaffold", "scaffold"), ("oct_moco_scaffold", "oct_scaffold")),
+    "SCAFFOLD in place of FedAvg, pre-trained": (
+        ("moco_scaffold", "moco_uniform"),
+        ("oct_moco_scaffold", "oct_moco_fedavg"),
+    ),
+    "all scans in one place instead of FedAvg": (("pooled", "fedavg"), ("oct_centralised", "oct_fedavg")),
+}
+"""What the OCT paper says each part adds: rows of O1, and names in the paper's tables."""
 _BY = ("referable_auc", "kappa", "auc", "ece", "error_auroc")
 
 
@@ -238,6 +262,9 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
         ours=[(case.title, _ours(f1, at)) for at, (case, sizes) in enumerate(f1.cases) if sizes],
         closest=leads_of(f1, CLOSEST),
         joined=leads_of(f1, "joined"),
+        joined_fedprox=leads_of(f1, "joined_fedprox"),
+        claimed=_claimed(blocks["trunk"]),
+        steps=_steps(o1),
         scans={figure: where_seen(o1, figure) for figure in by_name},
     )
 
@@ -266,8 +293,9 @@ def _macro_left_out(block: Block, case: BlockCase) -> str:
 def _ours(block: Block, case: int) -> list[str]:
     """Rows of no paper beside their parts, and the best row alone by each figure: a table of the page of results."""
     sizes = block.cases[case][1]
-    heads = [TITLES[figure] for figure in _BY]
+    heads = [*(TITLES[figure] for figure in _BY), "training passes", "sent per hospital"]
     heads.insert(2, "worst hospital's kappa")
+    usual = min(usual_passes(block.plan, runs) for runs in sizes.values())
     alone = [row.name for row in block.plan.rows if row.role == "alone" and row.kind != "majority"]
     rows: list[list[str]] = []
     shown = {"the best row alone by each figure": alone, **{words: [row] for row, words in _OURS.items()}}
@@ -277,8 +305,59 @@ def _ours(block: Block, case: int) -> list[str]:
             told.append([_best(runs, names, figure) for runs in sizes.values()])
             if figure == "kappa":
                 told.append([max(worst(runs[name], figure) for name in names) for runs in sizes.values()])
-        rows.append([title, *(", ".join(number(value, 3) for value in each) for each in told)])
+        every = [run for runs in sizes.values() for run in runs[names[0]].values()]
+        costs = costs_told(every, usual) if len(names) == 1 else ("–", "–")
+        rows.append([title, *(", ".join(number(value, 3) for value in each) for each in told), *costs])
     return table(["row", *heads], rows)
+
+
+def _claimed(trunk: Block) -> list[str]:
+    """FedUAA's Tables 1 and 2 as printed, beside the same methods here: macro AUC, and how much over staying alone."""
+    sizes = trunk.cases[0][1]
+    ours = {row: [fmean(by_hospital(runs[row], "auc").values()) for runs in sizes.values()] for row in _PRINTED}
+    paper = {row: published().tables[at].figure(name, AVERAGE) or 0.0 for row, (at, name) in _PRINTED.items()}
+    first = next(iter(_PRINTED))
+    rows = [
+        [
+            trunk.plan.row(row).title,
+            _over(paper[row], paper[first]),
+            *(_over(value, alone) for value, alone in zip(ours[row], ours[first], strict=True)),
+        ]
+        for row in _PRINTED
+    ]
+    return table(["row", "printed", *(f"here, {size} images" for size in sizes)], rows)
+
+
+def _over(value: float, alone: float) -> str:
+    return number(value, 3) if value == alone else f"{number(value, 3)} ({signed(value - alone, 3)})"
+
+
+def _steps(scans: Block) -> list[str]:
+    """What the OCT paper says that its parts add, in points of accuracy, beside the same differences in O1."""
+    printed = {
+        ours: figures["accuracy"]
+        for at in ("table3", "table5")
+        for ours, title in published_oct().tables[at].rows.items()
+        for figures in [published_oct().tables[at].printed[title]]
+    }
+    rows = []
+    for step, ((more, less), (with_it, without)) in _STEPS.items():
+        ours = [
+            [100 * (_mean(runs[more], "accuracy") - _mean(runs[less], "accuracy")) for runs in sizes.values()]
+            for _, sizes in scans.cases
+        ]
+        rows.append(
+            [
+                step,
+                signed(printed[with_it] - printed[without], 1),
+                *(", ".join(signed(value, 1) for value in each) for each in ours),
+            ]
+        )
+    return table(["step", "printed", *(case.title for case, _ in scans.cases)], rows)
+
+
+def _mean(runs: Mapping[int, Mapping[str, Any]], figure: str) -> float:
+    return fmean(by_hospital(runs, figure).values())
 
 
 def _best(runs: Runs, names: Sequence[str], figure: str) -> float:

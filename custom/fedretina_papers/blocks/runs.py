@@ -37,6 +37,7 @@ from fedretina_papers.blocks.plan import LESS_IS_BETTER, PIXELS, BlockCase, Bloc
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.train import Ran, pooled, summed, trained
 from fedretina_papers.choices import passes
+from fedretina_papers.one_run import machine
 from fedretina_papers.tuning import Search
 
 
@@ -138,6 +139,7 @@ class BlockRuns:
             "bytes_up": round(ran.up / len(hospitals)) + blind[1],
             "bytes_down": round(ran.down / len(hospitals)) + blind[2],
             "seconds": round(seconds, 1),
+            "machine": machine(),
             "tuned": change,
         }
         if ran.correction is not None:
