@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedretina.report.text import number
+from fedretina.report.text import NONE, number
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.storage import write_text
@@ -162,10 +162,7 @@ def _shown(block: Block, at: int, titles: Mapping[str, str], figures: Sequence[s
     ]
     rows, usual = [], min(usual_passes(block.plan, runs) for runs in sizes.values())
     for row, title in titles.items():
-        cells = [
-            " / ".join(f"{fmean(by_hospital(runs[row], figure).values()):.{places}f}" for figure in figures)
-            for runs in sizes.values()
-        ]
+        cells = [" / ".join(f"{_mean(runs[row], figure):.{places}f}" for figure in figures) for runs in sizes.values()]
         every = [run for runs in sizes.values() for run in runs[row].values()]
         rows.append((title, [*cells, *costs_told(every, usual)]))
     return Shown(sum(case.hospitals.values()), [*heads, "training passes", "sent per hospital"], rows)
@@ -197,10 +194,7 @@ def answers_table(photographs: Block, f1: Block) -> str:
         titles = {row: words for row, words in _ANSWERS.items() if row in rows}
         left = uncounted(block.plan, block.sets, [block.cases[0][0]])
         parts.append((title, _shown(block, 0, titles, ("auc", FIGURE), 3), [told for _, told in left]))
-    means = [
-        {row: fmean(by_hospital(runs[row], FIGURE).values()) for row in (SHARED, HELD)}
-        for runs in f1.cases[0][1].values()
-    ]
+    means = [{row: _mean(runs[row], FIGURE) for row in (SHARED, HELD)} for runs in f1.cases[0][1].values()]
     lost = [f"{one[SHARED] - one[HELD]:.3f}" for one in means]
     return page("analytic.md.j2", parts=parts, many=parts[-1][1], lost=lost).strip()
 
@@ -231,7 +225,7 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
         "does_it_help.md.j2",
         docs / "does_it_help.md",
         many=gains(f1, HELD),
-        probe=[f"{100 * fmean(by_hospital(runs['probe'], FIGURE).values()):.0f}" for runs in f1.cases[0][1].values()],
+        probe=[f"{100 * _mean(runs['probe'], FIGURE):.0f}" for runs in f1.cases[0][1].values()],
         names=_SETS,
         unlike=gains(f1, HELD, 1),
         grades=gains(f1, HELD, figure="kappa"),
@@ -306,7 +300,7 @@ def _ours(block: Block, case: int) -> list[str]:
             if figure == "kappa":
                 told.append([max(worst(runs[name], figure) for name in names) for runs in sizes.values()])
         every = [run for runs in sizes.values() for run in runs[names[0]].values()]
-        costs = costs_told(every, usual) if len(names) == 1 else ("–", "–")
+        costs = costs_told(every, usual) if len(names) == 1 else (NONE, NONE)
         rows.append([title, *(", ".join(number(value, 3) for value in each) for each in told), *costs])
     return table(["row", *heads], rows)
 
@@ -314,8 +308,9 @@ def _ours(block: Block, case: int) -> list[str]:
 def _claimed(trunk: Block) -> list[str]:
     """FedUAA's Tables 1 and 2 as printed, beside the same methods here: macro AUC, and how much over staying alone."""
     sizes = trunk.cases[0][1]
-    ours = {row: [fmean(by_hospital(runs[row], "auc").values()) for runs in sizes.values()] for row in _PRINTED}
-    paper = {row: published().tables[at].figure(name, AVERAGE) or 0.0 for row, (at, name) in _PRINTED.items()}
+    ours = {row: [_mean(runs[row], "auc") for runs in sizes.values()] for row in _PRINTED}
+    tables = published().tables
+    paper = {row: tables[at].printed[tables[at].rows[name]][AVERAGE] for row, (at, name) in _PRINTED.items()}
     first = next(iter(_PRINTED))
     rows = [
         [
@@ -361,7 +356,7 @@ def _mean(runs: Mapping[int, Mapping[str, Any]], figure: str) -> float:
 
 
 def _best(runs: Runs, names: Sequence[str], figure: str) -> float:
-    means = [fmean(by_hospital(runs[name], figure).values()) for name in names]
+    means = [_mean(runs[name], figure) for name in names]
     return min(means) if figure in LESS_IS_BETTER else max(means)
 
 
