@@ -88,7 +88,7 @@ def test_pages_in_prose_claim_what_the_tests_of_the_trunk_say():
         "with 100 at each of seven hospitals, a shared trunk with heads at home tells ill eyes from well ones better "
         "than every way alone; in kappa it does so where both answer as if grades were equally common. With 200 and "
         "all photographs no gain was seen. Neither figure tells FedUAA from FedBN, nor the first one either of them "
-        "from one message of"
+        "from one message of heads from sums over all stages"
     )
     for page in ("README.md", "docs/rows.md"):
         assert said in " ".join((ROOT / page).read_text().split()), page

@@ -119,12 +119,15 @@ _PRINTED = {
 }
 """Rows of the trunk to FedUAA's table and the name there, in docs/results.md."""
 _STEPS = {
-    "contrastive pre-training, under SCAFFOLD": (("moco_scaffold", "scaffold"), ("oct_moco_scaffold", "oct_scaffold")),
-    "SCAFFOLD in place of FedAvg, pre-trained": (
+    "contrastive pre-training (here by FedAvg), under SCAFFOLD": (("moco_scaffold", "scaffold"), ("oct_moco_scaffold", "oct_scaffold")),
+    "SCAFFOLD in place of FedAvg (here with clients alike), pre-trained": (
         ("moco_scaffold", "moco_uniform"),
         ("oct_moco_scaffold", "oct_moco_fedavg"),
     ),
-    "all scans in one place instead of FedAvg": (("pooled", "fedavg"), ("oct_centralised", "oct_fedavg")),
+    "all scans in one place instead of FedAvg (here with clients alike)": (
+        ("pooled", "fedavg_uniform"),
+        ("oct_centralised", "oct_fedavg"),
+    ),
 }
 """What the OCT paper says each part adds: rows of O1, and names in the paper's tables."""
 _BY = ("referable_auc", "kappa", "auc", "ece", "error_auroc")
