@@ -75,7 +75,8 @@ def test_a_gain_is_that_of_the_records():
         )
 
     assert first.together == pytest.approx(mean("sums_both"))
-    ways = ("probe", "probe_stages", "singleset", "singleset_even", "singleset_exits", "joined_alone")
+    ways = ("probe", "probe_stages", "singleset", "singleset_even", "singleset_longer", "singleset_exits")
+    ways += ("mean_alone", "joined_alone")
     assert first.alone == pytest.approx(max(mean(name) for name in ways))
     assert first.best == first.alone  # all rows stand on one encoder
     assert first.bound == pytest.approx(mean("pooled"))

@@ -119,7 +119,10 @@ _PRINTED = {
 }
 """Rows of the trunk to FedUAA's table and the name there, in docs/results.md."""
 _STEPS = {
-    "contrastive pre-training (here by FedAvg), under SCAFFOLD": (("moco_scaffold", "scaffold"), ("oct_moco_scaffold", "oct_scaffold")),
+    "contrastive pre-training (here by FedAvg), under SCAFFOLD": (
+        ("moco_scaffold", "scaffold"),
+        ("oct_moco_scaffold", "oct_scaffold"),
+    ),
     "SCAFFOLD in place of FedAvg (here with clients alike), pre-trained": (
         ("moco_scaffold", "moco_uniform"),
         ("oct_moco_scaffold", "oct_moco_fedavg"),
