@@ -86,9 +86,9 @@ def test_pages_in_prose_claim_what_the_tests_of_the_trunk_say():
     assert all(abs(test.mean) < 0.0015 for test in weighed)  # "by 0.001 or less"
     said = (
         "with 100 at each of seven hospitals, a shared trunk with heads at home tells ill eyes from well ones better "
-        "than every way alone; in kappa it does so where both answer as if grades were equally common. With 200 and "
-        "all photographs no gain was seen. Neither figure tells FedUAA from FedBN, nor the first one either of them "
-        "from one message of heads from sums over all stages"
+        "than every way alone; in kappa it does so where both answer as if grades were equally common. With 50 only "
+        "SCAFFOLD was seen to gain, with 25, 200 and all photographs none. By neither figure is FedUAA told from "
+        "FedBN. By AUC neither of the two is told from heads from sums over all stages, which take one message"
     )
     for page in ("README.md", "docs/rows.md"):
         assert said in " ".join((ROOT / page).read_text().split()), page

@@ -346,6 +346,13 @@ def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     assert "has not run |" not in every
     assert "phantoms: drawn pictures" in every
     assert "SingleSet less the row" in every
+    fundus, oct_ = every.split("## OCT scans")
+    helping = fundus.split("### Does sharing help?")[1].split("### What else was measured")[0]
+    titles = [line.split("**")[1] for line in helping.splitlines() if line.startswith("**")]
+    assert titles == ["Macro AUC", "Referable AUC", "Quadratic kappa"]
+    assert helping.count("| FedUAA | ") == 3
+    assert "| helps |" in fundus
+    assert "Does sharing help?" not in oct_  # nothing together has run there
     assert "Figures are of the last round, the test split is read once." in every
     assert "of Alone, OCT: efficientnet_lite0 from scratch, 32 px; train 1 round of 1 epoch, adam at 0.001" in every
     assert "The aim on a GPU is 0.9 or more: this was none." in every
@@ -383,6 +390,7 @@ def test_the_plan_that_comes_with_the_package():
             experiment = bench.experiment_of(choice, 1, {})
             trained = [phase.training or experiment.training for phase in experiment.phases if phase.sums is None]
             assert all(one.precision == "bf16" for one in trained), (name, choice.name)
+            assert all(one.optimizer_state == "keep" for one in trained), (name, choice.name)
 
 
 def test_what_is_asked_wrongly_is_a_sentence(tmp_path):

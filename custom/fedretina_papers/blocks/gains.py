@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fedretina.report.text import NONE
 from fedretina_papers.blocks.page import read_runs, stored_plan
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
+from fedretina_papers.blocks.said import Said
 from fedretina_papers.blocks.tables import (
     Runs,
     comparisons,
@@ -42,6 +43,11 @@ class Block(NamedTuple):
     sets: Mapping[str, Any]
     cases: Sequence[tuple[BlockCase, Mapping[Size, Runs]]]
 
+    def said(self, at: int = 0) -> Said:
+        """What prose may ask of a case."""
+        case, sizes = self.cases[at]
+        return Said({size: (self.plan.at(size, case), runs) for size, runs in sizes.items()})
+
 
 class Gain(NamedTuple):
     """What a row together gave at a number of images, over hospitals and draws, by one figure.
@@ -63,7 +69,7 @@ class Gain(NamedTuple):
         gained: Hospitals whose mean over the draws is higher together than by every row alone.
         hospitals: Of so many.
         most_lost: How much lower the hospital that loses most is together than by its best row alone; 0 where none is.
-        sets: Best mean alone, mean together and number of hospitals, by set.
+        sets: Best mean alone, mean together, number of hospitals, and mean of `bound`'s row, by set.
         passes: Over a hospital's training images: alone, the best alone on whichever encoder, and together.
         sent: What a hospital sends together, in print.
     """
@@ -84,7 +90,7 @@ class Gain(NamedTuple):
     gained: int
     hospitals: int
     most_lost: float
-    sets: Mapping[str, tuple[float, float, int]]
+    sets: Mapping[str, tuple[float, float, int, float]]
     passes: tuple[str, str, str]
     sent: str
 
@@ -120,6 +126,7 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gai
     means = {name: by_hospital(runs[name], figure) for name in (*(one.name for one in rows), *pooled, row)}
     control = max(plain, key=lambda name: fmean(means[name].values()))
     best = max((one.name for one in rows), key=lambda name: fmean(means[name].values()))
+    bound = max((means[name] for name in pooled), key=lambda found: fmean(found.values()))
     test, _ = difference(runs, row, control, figure)
     alone, together = means[control], means[row]
     leads = _leads(together, [means[one.name] for one in rows])
@@ -141,12 +148,17 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gai
         worst(runs[best], figure),
         worst(runs[row], figure),
         next((one for one in comparisons(plan, runs)[row] if one.figure == figure), None),
-        max(fmean(means[name].values()) for name in pooled),
+        fmean(bound.values()),
         sum(lead > 0 for lead in leads),
         len(leads),
         max(0.0, -min(leads)),
         {
-            one: (fmean(alone[name] for name in names), fmean(together[name] for name in names), len(names))
+            one: (
+                fmean(alone[name] for name in names),
+                fmean(together[name] for name in names),
+                len(names),
+                fmean(bound[name] for name in names),
+            )
             for one, names in sorted(sets.items())
         },
         (costs[control][0], costs[best][0], costs[row][0]),

@@ -11,6 +11,7 @@ from fedretina.errors import StateError
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import read_json
 from fedretina_papers.blocks.plan import PIXELS, BlockCase, BlockPlan, Size
+from fedretina_papers.blocks.said import Said
 from fedretina_papers.blocks.tables import (
     TITLES,
     Runs,
@@ -44,17 +45,19 @@ def write_block_page(out: Path, page: Path) -> None:
         StateError: There is no plan, a record is damaged, or the page cannot be written.
     """
     plan, sets = stored_plan(out)
-    sections, corrects = [], False
+    sections, corrects, told = [], False, dict[Size, tuple[BlockPlan, Runs]]()
     for case in plan.cases:
         runs = {size: read_runs(plan, case, size, out) for size in plan.sizes_of(case)}
         corrects |= any(RATIO in one for rows in runs.values() for draws in rows.values() for one in draws.values())
         shown = [_of_size(plan.at(size, case), size, one) for size, one in runs.items()]
         whole = {size: one for size, one in runs.items() if has_all(plan.at(size, case), one)}
+        told = told or {size: (plan.at(size, case), one) for size, one in whole.items()}
         sections.append({"title": case.title, "sizes": shown, "lead": lead_table(plan, whole) if whole else []})
     write_page(
         plan.page,
         page,
         plan=plan,
+        reading=[Said(told).fill(paragraph) for paragraph in plan.reading],
         sections=sections,
         sets=sets_table(sets, plan.least),
         synthetic=[name for name, one in sets.items() if one["synthetic"]],

@@ -24,6 +24,7 @@ from fedretina_papers.blocks.gains import (
     costs_told,
     gains,
     leads_of,
+    size_told,
     stored_block,
     where_seen,
     worst,
@@ -39,7 +40,7 @@ from fedretina_papers.blocks.tables import (
     usual_passes,
 )
 from fedretina_papers.engine.page import page, write_page
-from fedretina_papers.markdown import between, signed, table
+from fedretina_papers.markdown import between, listed, signed, table
 from fedretina_papers.packed import SUFFIX
 from fedretina_papers.published import AVERAGE, published, published_oct
 
@@ -59,6 +60,7 @@ _PHOTOGRAPHS = {
     "probe": "own head on the frozen encoder, nothing shared",
     "singleset": "a head trained alone",
     "singleset_slow_even": "the same at a lower rate, answering as if its grades were equally common",
+    "mean_alone": "mean of two heads of its own, from sums over all stages and trained",
     "sums_both_held": "`analytic` by its defaults: mean of own and shared head, one message",
     "fedavg": "`fedavg`, a shared head, 20 rounds",
     "mean": "mean of heads from sums over all stages and of `fedprox` (of no paper; not in the product yet)",
@@ -101,12 +103,14 @@ _OURS = {
     "singleset_slow_even": "alone, hardest to beat by kappa",
     "mean_alone": "alone: mean of the own head from sums over all stages and SingleSet",
     "sums_stages": "heads from sums over all stages",
+    "singleset": "a head trained alone, in as many passes",
     "fedavg": "FedAvg",
     "fedprox": "FedProx",
     "joined": "of no paper: heads from sums over all stages joined with FedAvg's",
     "joined_fedprox": "of no paper: the same joined with FedProx's",
     "mean_fedavg": "of no paper: mean of heads from sums over all stages and FedAvg",
     "mean": "of no paper: mean of heads from sums over all stages and FedProx",
+    "pooled": "the network of FedAvg on all images in one place",
     "pooled_exits": "a network with early exits on all images in one place",
 }
 """Rows of the table of methods of no paper, in docs/results.md."""
@@ -235,6 +239,9 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
         names=_SETS,
         unlike=gains(f1, HELD, 1),
         grades=gains(f1, HELD, figure="kappa"),
+        trained_grades=gains(f1, "fedavg", figure="kappa"),
+        trained_unlike=_seen_with(gains(f1, "fedavg", 1, "kappa")),
+        apart=_seen_with(gains(blocks["p1_photographs"], SHARED)),
         doubt=gains(f1, HELD, figure="error_auroc"),
         rare=_rare(f1, 0),
         rare_unlike=_rare(f1, 1),
@@ -260,13 +267,27 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
         leads=leads,
         fewest=MIN_COUNT,
         ours=[(case.title, _ours(f1, at)) for at, (case, sizes) in enumerate(f1.cases) if sizes],
+        ours_left=left_out(f1.cases[0][0], f1.sets, f1.plan.least),
+        trunk_left=left_out(blocks["trunk"].cases[0][0], blocks["trunk"].sets, blocks["trunk"].plan.least),
         closest=leads_of(f1, CLOSEST),
         joined=leads_of(f1, "joined"),
         joined_fedprox=leads_of(f1, "joined_fedprox"),
         claimed=_claimed(blocks["trunk"]),
         steps=_steps(o1),
         scans={figure: where_seen(o1, figure) for figure in by_name},
+        photographs=blocks["p1_photographs"].said(),
     )
+
+
+def _seen_with(found: Sequence[Gain]) -> str:
+    """With how many images a gain is told from chance, in words, and where there are such with how many it is not."""
+    seen, unseen = (
+        listed([size_told(one.size) for one in found if one.against is not None and one.against.helps is helps])
+        for helps in (True, False)
+    )
+    if not seen:
+        return "nowhere"
+    return f"with {seen} photographs" + (f" and not with {unseen}" if unseen else "")
 
 
 def _scan_costs(scans: Sequence[Mapping[str, tuple[Sequence[Gain], Sequence[Gain]]]]) -> dict[str, str]:

@@ -119,6 +119,12 @@ def _mean(record: Record, figure: str) -> float | None:
     return fmean(values) if values else None
 
 
+def mean_of(draws: Mapping[int, Record], figure: str) -> float | None:
+    """A row's figure, mean of its hospitals and draws; None where none has it."""
+    values = [value for one in draws.values() if (value := _mean(one, figure)) is not None]
+    return fmean(values) if values else None
+
+
 def _patients(runs: Runs, row: str, other: str, figure: str, draws: Sequence[int]) -> float:
     """Variance of the mean difference over drawn patients; 0 where the figure is not drawn."""
     columns = []
@@ -195,9 +201,13 @@ def reference_table(plan: BlockPlan, runs: Runs) -> list[str]:
     """
     if not plan.reference:
         return []
+    return _pairs(plan, runs, paired_with_reference(plan, runs), [f"against {plan.row(plan.reference).title}"])
+
+
+def paired_with_reference(plan: BlockPlan, runs: Runs) -> list[tuple[str, str]]:
+    """Every row with the plan's reference behind it; nothing without one."""
     rows = [row.name for row in plan.rows if row.kind != "majority" and row.name in runs]
-    pairs = [(name, plan.reference) for name in rows if name != plan.reference]
-    return _pairs(plan, runs, pairs, [f"against {plan.row(plan.reference).title}"])
+    return [(name, plan.reference) for name in rows if plan.reference and name != plan.reference]
 
 
 def pair_table(plan: BlockPlan, runs: Runs) -> list[str]:
@@ -210,12 +220,31 @@ def pair_table(plan: BlockPlan, runs: Runs) -> list[str]:
     return _pairs(plan, runs, pairs, ["row", "against"]) if pairs else []
 
 
-class _Pair(NamedTuple):
+class Pair(NamedTuple):
+    """A row less another, as a table of pairs tests it.
+
+    Attributes:
+        rows: Both.
+        figure: By which.
+        test: Over draws and patients, in the direction that is better.
+        seen: The smallest difference that could be seen.
+        adjusted: p after Holm's adjustment over the table.
+    """
+
     rows: tuple[str, str]
     figure: str
     test: SeedTest
     seen: float | None
     adjusted: float | None
+
+
+def paired_tests(plan: BlockPlan, runs: Runs, pairs: Sequence[tuple[str, str]]) -> list[Pair]:
+    """The tests of a table of pairs, for each primary figure, adjusted over the table."""
+    keys = [(pair, figure) for pair in pairs for figure in plan.figures[: plan.primary]]
+    level = CLEAR / max(1, len(keys))
+    tests = [difference(runs, *pair, figure, level) for pair, figure in keys]
+    adjusted = holm([test.p for test, _ in tests])
+    return [Pair(*key, *test, p) for key, test, p in zip(keys, tests, adjusted, strict=True)]
 
 
 def _pairs(
@@ -225,12 +254,7 @@ def _pairs(
     heads: Sequence[str],
 ) -> list[str]:
     require_controls(plan, runs)
-    keys = [(pair, figure) for pair in pairs for figure in plan.figures[: plan.primary]]
-    level = CLEAR / max(1, len(keys))
-    tests = [difference(runs, *pair, figure, level) for pair, figure in keys]
-    adjusted = holm([test.p for test, _ in tests])
-    found = [_Pair(*key, *test, p) for key, test, p in zip(keys, tests, adjusted, strict=True)]
-    columns: dict[str, Callable[[_Pair], str]] = {
+    columns: dict[str, Callable[[Pair], str]] = {
         **{head: partial(_title, plan, at) for at, head in enumerate(heads)},
         "by": lambda one: TITLES[one.figure],
         "difference": lambda one: signed(one.test.mean),
@@ -240,10 +264,10 @@ def _pairs(
         "smallest that could be seen": lambda one: number(None if one.test.p is None else one.seen, 3),
         **_costs(plan, runs, lambda one: one.rows),
     }
-    return listing(found, columns)
+    return listing(paired_tests(plan, runs, pairs), columns)
 
 
-def _title(plan: BlockPlan, at: int, pair: _Pair) -> str:
+def _title(plan: BlockPlan, at: int, pair: Pair) -> str:
     return plan.row(pair.rows[at]).title
 
 
@@ -265,7 +289,7 @@ class _Lead(NamedTuple):
     figure: str
     best: Mapping[Role, tuple[str, float] | None]
     lead: Against | None
-    passes: str
+    passes: Sequence[str]
     sent: str
 
 
@@ -283,7 +307,8 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
             best = {role: _best(plan, runs, role, figure) for role in _ROLES}
             lead = best["federated"]
             ran = [] if lead is None else list(runs[lead[0]].values())
-            passes = passes_told([one["passes"] for one in ran], usual_passes(plan, runs))
+            shown = [runs[one[0]].values() for one in best.values() if one is not None]
+            passes = [passes_told([run["passes"] for run in each], usual_passes(plan, runs)) for each in shown]
             sent = bytes_told([one["bytes_up"] for one in ran])
             found.append(_Lead(held, figure, best, None if lead is None else against[lead[0], figure], passes, sent))
 
@@ -299,8 +324,8 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
         "95 %": lambda one: NONE if one.lead is None else interval(one.lead.test._asdict()),
         "p, Holm": lambda one: NONE if one.lead is None else chance(one.lead.adjusted),
         "smallest that could be seen": lambda one: NONE if one.lead is None else number(one.lead.seen, 3),
-        "its training passes": lambda one: one.passes,
-        "its bytes sent per hospital": lambda one: one.sent,
+        "training passes of the three": lambda one: ", ".join(one.passes),
+        "bytes sent per hospital, together": lambda one: one.sent,
     }
     return listing(found, columns)
 
@@ -311,8 +336,8 @@ def _best(plan: BlockPlan, runs: Runs, role: Role, figure: str) -> tuple[str, fl
     found = []
     for row in plan.rows:
         if row.role == role and row.name in runs:
-            values = [value for one in runs[row.name].values() if (value := _mean(one, figure)) is not None]
-            found += [(row.name, fmean(values))] if values else []
+            mean = mean_of(runs[row.name], figure)
+            found += [] if mean is None else [(row.name, mean)]
     return max(found, key=lambda one: sign * one[1], default=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +29,7 @@ from fedretina_papers.engine.table import (
     steady,
     taken,
 )
-from fedretina_papers.engine.tested import mean_tests
+from fedretina_papers.engine.tested import helps, helps_table, mean_tests
 from fedretina_papers.input_speed import TARGET
 from fedretina_papers.markdown import listed, several, table
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
@@ -43,6 +43,7 @@ from fedretina_papers.stored import Benchmark, Record, answers_path, read_benchm
 from fedretina_papers.what_was_run import STARTS, course_words, what_was_run
 
 _PRESET = "paper-size"
+_GRADES, _CLASSES = (MAIN, DISEASE, "kappa"), (MAIN, "accuracy")  # what a part is tested by
 _NO_CARD = "no GPU"
 
 
@@ -135,10 +136,11 @@ def _part(part: Part, bench: BenchmarkPlan, folder: Path) -> dict[str, Any]:
         "drawn": benchmark.synthetic,
         "ran": what_was_run(benchmark, found, _course(bench, benchmark))[2:],
         "compared": found is not None,
-        "figures": _figures(bench, benchmark, records, folder),
-        "others": tables.left_out(benchmark, records),
+        "figures": _figures(bench, benchmark, records, folder, found),
+        "others": tables.left_out(benchmark, records, found),
         "cost": _cost_table(benchmark, records),
-        "tests": _tests(benchmark, found),
+        "tests": _tests(bench, benchmark, found, mean_tests),
+        "helps": _tests(bench, benchmark, found, helps_table),
         "reference": benchmark.title(bench.reference),
     }
 
@@ -210,7 +212,9 @@ def _card(speed: Record | None, benchmark: Benchmark) -> str:
     return listed(sorted({one["gpu"] or _NO_CARD for one in machines})) if machines else ""
 
 
-def _figures(bench: BenchmarkPlan, benchmark: Benchmark, records: Records, folder: Path) -> dict[str, Sequence[str]]:
+def _figures(
+    bench: BenchmarkPlan, benchmark: Benchmark, records: Records, folder: Path, found: Record | None
+) -> dict[str, Sequence[str]]:
     """The paper's own table, and the rows that it has not; each under its words."""
     if bench.compares.pooled:
         told = published_oct()
@@ -221,11 +225,11 @@ def _figures(bench: BenchmarkPlan, benchmark: Benchmark, records: Records, folde
         share = oct_tables.majority_share(results)
         common = f" (the commonest class as the answer to all: {' to '.join(share)} % accuracy)" if share else ""
         words = f"Test images of {sets} pooled{common}, beside {told.paper}, Table 3:"
-        return {words: oct_tables.method_table(results)}
+        return {words: oct_tables.method_table(results, helps(found, *_CLASSES))}
     paper = published()
     return {
         f"Macro AUC, beside {paper.paper}, Table 1, where a site holds the same public set; the commonest grade as the "
-        "answer to every image has 0.5:": tables.paper_table(benchmark, records, "table1"),
+        "answer to every image has 0.5:": tables.paper_table(benchmark, records, "table1", found),
     }
 
 
@@ -248,7 +252,14 @@ def _rate(records: Records) -> Any:
     return OfRun("images_seen")(records) / OfRun("seconds")(records)
 
 
-def _tests(benchmark: Benchmark, found: Record | None) -> dict[str, Sequence[str]]:
+def _tests(
+    bench: BenchmarkPlan,
+    benchmark: Benchmark,
+    found: Record | None,
+    table_of: Callable[[Benchmark, Record, str], list[str]],
+) -> dict[str, Sequence[str]]:
+    """A table of tests for each figure that the part is tested by, where there are any."""
     if found is None or not found["comparisons"]:
         return {}
-    return {MEASURES[key].title: mean_tests(benchmark, found, key) for key in (MAIN, DISEASE, "kappa")}
+    keys = _CLASSES if bench.compares.pooled else _GRADES
+    return {MEASURES[key].title: made for key in keys if (made := table_of(benchmark, found, key))}
