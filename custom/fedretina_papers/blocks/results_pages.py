@@ -122,6 +122,8 @@ _PRINTED = {
     **{row: ("table2", row) for row in ("eu", "tweu", "feduaa")},
 }
 """Rows of the trunk to FedUAA's table and the name there, in docs/results.md."""
+_BEFORE, _BEHIND = ("majority", "probe"), "pooled"
+"""Controls that stand before and behind these rows."""
 _STEPS = {
     "contrastive pre-training (here by FedAvg), under SCAFFOLD": (
         ("moco_scaffold", "scaffold"),
@@ -335,19 +337,23 @@ def _ours(block: Block, case: int) -> list[str]:
 def _claimed(trunk: Block) -> list[str]:
     """FedUAA's Tables 1 and 2 as printed, beside the same methods here: macro AUC, and how much over staying alone."""
     sizes = trunk.cases[0][1]
-    ours = {row: [_mean(runs[row], "auc") for runs in sizes.values()] for row in _PRINTED}
+    shown = (*_BEFORE, *_PRINTED, _BEHIND)
+    ours = {row: [_mean(runs[row], "auc") for runs in sizes.values()] for row in shown}
     tables = published().tables
     paper = {row: tables[at].printed[tables[at].rows[name]][AVERAGE] for row, (at, name) in _PRINTED.items()}
     first = next(iter(_PRINTED))
+    usual = min(usual_passes(trunk.plan, runs) for runs in sizes.values())
     rows = [
         [
             trunk.plan.row(row).title,
-            _over(paper[row], paper[first]),
+            _over(paper[row], paper[first]) if row in paper else NONE,
             *(_over(value, alone) for value, alone in zip(ours[row], ours[first], strict=True)),
+            *costs_told([run for runs in sizes.values() for run in runs[row].values()], usual),
         ]
-        for row in _PRINTED
+        for row in shown
     ]
-    return table(["row", "printed", *(f"here, {size} images" for size in sizes)], rows)
+    costs = ("training passes here", "sent per hospital here")
+    return table(["row", "printed", *(f"here, {size} images" for size in sizes), *costs], rows)
 
 
 def _over(value: float, alone: float) -> str:
