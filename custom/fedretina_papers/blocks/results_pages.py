@@ -368,8 +368,10 @@ def _steps(scans: Block) -> list[str]:
         for ours, title in published_oct().tables[at].rows.items()
         for figures in [published_oct().tables[at].printed[title]]
     }
-    rows = []
+    rows, every = [], [runs for _, sizes in scans.cases for runs in sizes.values()]
+    usual = min(usual_passes(scans.plan, runs) for runs in every)
     for step, ((more, less), (with_it, without)) in _STEPS.items():
+        costs = [costs_told([run for runs in every for run in runs[row].values()], usual) for row in (more, less)]
         ours = [
             [100 * (_mean(runs[more], "accuracy") - _mean(runs[less], "accuracy")) for runs in sizes.values()]
             for _, sizes in scans.cases
@@ -379,9 +381,11 @@ def _steps(scans: Block) -> list[str]:
                 step,
                 signed(printed[with_it] - printed[without], 1),
                 *(", ".join(signed(value, 1) for value in each) for each in ours),
+                *(" and ".join(each) for each in zip(*costs, strict=True)),
             ]
         )
-    return table(["step", "printed", *(case.title for case, _ in scans.cases)], rows)
+    of_both = ("training passes of both here", "sent per client by both here")
+    return table(["step", "printed", *(case.title for case, _ in scans.cases), *of_both], rows)
 
 
 def _mean(runs: Mapping[int, Mapping[str, Any]], figure: str) -> float:
