@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.settings.experiment import Experiment
 from fedretina_papers.blocks.gains import gains, leads_of, stored_block, where_seen
-from fedretina_papers.blocks.results_pages import CLOSEST, HELD, SHARED, write_results
+from fedretina_papers.blocks.results_pages import CLOSEST, HELD, SHARED, _seen_with, write_results
 from fedretina_papers.blocks.tables import comparisons
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +50,15 @@ def test_the_doctors_page_shows_what_the_defaults_give():
         cells = f"| {100 * one.alone:.0f} of 100 | {100 * one.together:.0f} of 100 | "
         (line,) = [line for line in page.split("**Unlike mixes of grades.**")[0].splitlines() if cells in line]
         assert f"| {100 * one.against.seen:.0f} | {100 * one.bound:.0f} | {one.gained} of {one.hospitals} |" in line
+
+
+def test_sizes_are_told_where_a_gain_is_seen_at_all_of_them_at_some_and_at_none():
+    found = gains(_block("p1_photographs"), SHARED)
+    seen = [one for one in found if one.against.helps]
+    unseen = [one for one in found if not one.against.helps]
+    assert _seen_with(found) == "with 60 photographs and not with 15, 30, 120 and all"
+    assert _seen_with(seen) == "with 60 photographs"
+    assert _seen_with(unseen) == "nowhere"
 
 
 @pytest.mark.parametrize("name", ["paper-size", "gpu"])

@@ -284,12 +284,12 @@ def write_results(results: Path, docs: Path, readme: Path) -> None:
 def _seen_with(found: Sequence[Gain]) -> str:
     """With how many images a gain is told from chance, in words, and where there are such with how many it is not."""
     seen, unseen = (
-        listed([size_told(one.size) for one in found if one.against is not None and one.against.helps is helps])
+        [size_told(one.size) for one in found if one.against is not None and one.against.helps is helps]
         for helps in (True, False)
     )
     if not seen:
         return "nowhere"
-    return f"with {seen} photographs" + (f" and not with {unseen}" if unseen else "")
+    return f"with {listed(seen)} photographs" + (f" and not with {listed(unseen)}" if unseen else "")
 
 
 def _scan_costs(scans: Sequence[Mapping[str, tuple[Sequence[Gain], Sequence[Gain]]]]) -> dict[str, str]:
